@@ -1,0 +1,112 @@
+//! The port to the claims: who may work on a delivery.
+//!
+//! # What every implementation promises
+//!
+//! - Each call is one atomic compare-and-set on one row, decided by the pure [`claim::decide`] and
+//!   [`claim::transition`]. Of any number of racing claims exactly one gets [`Claim::Claimed`].
+//! - An unknown outcome (timeout, dropped connection) is resolved inside the call by issuing the same statement with the
+//!   same token again and recognising that token; the answer is never a guess. When that does not succeed within the
+//!   store's deadline the call is [`StoreError::Unavailable`]: the write may or may not have happened, and calling again
+//!   with the same arguments is safe and finds out.
+//! - A stale token changes nothing: [`Transition::LeaseLost`].
+//! - `now_ms` comes from the caller; a store reads no clock to decide who may work.
+//!
+//! `cql` is the store of production (ScyllaDB, Cassandra), `embedded` the durable one of a laptop, `memory` the one of
+//! simulations. [`conformance`] is the suite that all three pass.
+#![warn(missing_docs)]
+
+pub mod claim;
+#[cfg(any(test, feature = "conformance"))]
+pub mod conformance;
+#[cfg(feature = "cql")]
+pub mod cql;
+pub mod embedded;
+pub mod memory;
+
+pub use claim::{Claim, ClaimAsk, Held, Renewal, Reopen, Retention, Row, Status, Transition};
+
+use schemas::{DeliveryKey, Reason};
+use std::future::Future;
+
+/// The claims.
+pub trait Store: Clone + Send + Sync + 'static {
+    /// Asks for the right to make the next attempt of a delivery.
+    ///
+    /// # Errors
+    /// See [`StoreError`].
+    fn claim(
+        &self,
+        ask: &ClaimAsk,
+        now_ms: i64,
+    ) -> impl Future<Output = Result<Claim, StoreError>> + Send;
+
+    /// Moves the end of a held lease to `lease_until_ms`; never moves it back.
+    ///
+    /// # Errors
+    /// See [`StoreError`].
+    fn renew(
+        &self,
+        held: &Held,
+        lease_until_ms: i64,
+        now_ms: i64,
+    ) -> impl Future<Output = Result<Renewal, StoreError>> + Send;
+
+    /// processing → waiting: the next hop is durable in the log, fenced by this claim's token.
+    ///
+    /// # Errors
+    /// See [`StoreError`].
+    fn schedule(
+        &self,
+        held: &Held,
+        not_before_ms: i64,
+        now_ms: i64,
+    ) -> impl Future<Output = Result<Transition, StoreError>> + Send;
+
+    /// processing → completed.
+    ///
+    /// # Errors
+    /// See [`StoreError`].
+    fn complete(
+        &self,
+        held: &Held,
+        now_ms: i64,
+    ) -> impl Future<Output = Result<Transition, StoreError>> + Send;
+
+    /// processing → failed: the dead letter is durable in the log.
+    ///
+    /// # Errors
+    /// See [`StoreError`].
+    fn fail(
+        &self,
+        held: &Held,
+        reason: Reason,
+        now_ms: i64,
+    ) -> impl Future<Output = Result<Transition, StoreError>> + Send;
+
+    /// The row of a delivery, as the last finished write left it; none when never seen or expired.
+    ///
+    /// # Errors
+    /// See [`StoreError`].
+    fn get(
+        &self,
+        key: &DeliveryKey,
+        now_ms: i64,
+    ) -> impl Future<Output = Result<Option<Row>, StoreError>> + Send;
+
+    /// Whether the store answers; the error says why not. Readiness asks it.
+    ///
+    /// # Errors
+    /// See [`StoreError`].
+    fn ready(&self) -> impl Future<Output = Result<(), StoreError>> + Send;
+}
+
+/// A store that does not answer as it should.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum StoreError {
+    /// No final answer within the store's deadline. Call again with the same arguments.
+    #[error("store unavailable: {0}")]
+    Unavailable(String),
+    /// The store refuses the statement (rights, schema): calling again does not help until somebody mends it.
+    #[error("store refuses: {0}")]
+    Refused(String),
+}
