@@ -16,12 +16,15 @@
 //! `kafka` is the log of production, `embedded` the durable one of a laptop, `memory` the one of simulations.
 //! [`conformance`] is the suite that all three pass.
 
+pub mod config;
 #[cfg(any(test, feature = "conformance"))]
 pub mod conformance;
 pub mod embedded;
 #[cfg(feature = "kafka")]
 pub mod kafka;
 pub mod memory;
+
+pub use config::LogConfig;
 
 use bytes::Bytes;
 use schemas::Topic;
@@ -134,8 +137,10 @@ pub trait EventLog: Clone + Send + Sync + 'static {
     ///
     /// # Errors
     /// See [`ProduceError`].
-    fn produce(&self, record: Record)
-    -> impl Future<Output = Result<Appended, ProduceError>> + Send;
+    fn produce(
+        &self,
+        record: Record,
+    ) -> impl Future<Output = Result<Appended, ProduceError>> + Send;
 
     /// Joins the dispatcher's group. One consumer a process.
     ///
