@@ -4,10 +4,10 @@
 
 use std::{
     sync::{
-        Arc,
+        Arc, OnceLock,
         atomic::{AtomicI64, Ordering},
     },
-    time::{SystemTime, UNIX_EPOCH},
+    time::{Instant, SystemTime, UNIX_EPOCH},
 };
 
 /// Wall clock, milliseconds since the Unix epoch. Cheap to clone.
@@ -26,7 +26,9 @@ impl Clock {
 
     /// A clock that stands at `now_ms` until [`Self::advance`] moves it; clones move together.
     pub fn manual(now_ms: i64) -> Self {
-        Self { manual_ms: Some(Arc::new(AtomicI64::new(now_ms))) }
+        Self {
+            manual_ms: Some(Arc::new(AtomicI64::new(now_ms))),
+        }
     }
 
     /// Now, milliseconds since the Unix epoch.
@@ -45,10 +47,24 @@ impl Clock {
     }
 }
 
-#[expect(clippy::disallowed_methods, reason = "the one place that reads the machine's clock")]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the one place that reads the machine's clock"
+)]
 fn system_ms() -> i64 {
     match SystemTime::now().duration_since(UNIX_EPOCH) {
         Ok(since) => i64::try_from(since.as_millis()).unwrap_or(i64::MAX),
         Err(before) => -i64::try_from(before.duration().as_millis()).unwrap_or(i64::MAX),
     }
+}
+
+/// Milliseconds since this function was first called; never goes back.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the one place that reads the machine's clock"
+)]
+pub(crate) fn monotonic_ms() -> u64 {
+    static START: OnceLock<Instant> = OnceLock::new();
+    let elapsed = START.get_or_init(Instant::now).elapsed();
+    u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX)
 }

@@ -14,7 +14,10 @@ pub struct Problem {
 impl Problem {
     /// A problem at `key`.
     pub fn new(key: impl Into<String>, message: impl Into<String>) -> Self {
-        Self { key: key.into(), message: message.into() }
+        Self {
+            key: key.into(),
+            message: message.into(),
+        }
     }
 }
 
