@@ -1,0 +1,283 @@
+//! `[ingest]` and `[sources.<name>]`: what a user may set, and what is wrong with it.
+
+use crate::rule::{self, IdPlace, Rule, Tolerance, TypePlace};
+use runtime::{Problem, SecretRef};
+use serde::Deserialize;
+use std::{
+    net::{Ipv4Addr, SocketAddr},
+    time::Duration,
+};
+
+/// Largest `body_bytes_max`: the largest body that any known sender sends (GitHub).
+pub const BODY_BYTES_LIMIT: usize = 25 << 20;
+/// Secrets that a source may have at once; a rotation needs two.
+pub const SECRETS_MAX: usize = 8;
+/// Longest source name, bytes. It is part of keys, paths and metric labels.
+pub const SOURCE_NAME_BYTES_MAX: usize = 64;
+
+/// `[ingest]`: the HTTP server.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct IngestConfig {
+    /// Where to listen.
+    pub listen: SocketAddr,
+    /// What stands before `/<source>` in the path.
+    pub path_prefix: String,
+    /// A request's head must be complete within this time; an idle connection is closed after it.
+    #[serde(with = "humantime_serde")]
+    pub header_timeout: Duration,
+    /// A request's body must be complete within this time (and within the source's deadline).
+    #[serde(with = "humantime_serde")]
+    pub body_timeout: Duration,
+    /// Connections served at once; further ones wait to be accepted.
+    pub connections_max: usize,
+    /// Bytes of bodies held at once; a request beyond them is answered 503.
+    pub in_flight_bytes_max: usize,
+    /// Requests under way may take this long after the shutdown began.
+    #[serde(with = "humantime_serde")]
+    pub drain: Duration,
+}
+
+/// `[sources.<name>]`: one sender.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SourceConfig {
+    /// Name of a preset. Exactly one of this and `verify`.
+    #[serde(default)]
+    pub scheme: Option<String>,
+    /// A rule of its own.
+    #[serde(default)]
+    pub verify: Option<Rule>,
+    /// Secrets that a signature may be made with, the current one first.
+    #[serde(default)]
+    pub secrets: Vec<SecretRef>,
+    /// Largest body, bytes.
+    #[serde(default = "default_body_bytes_max")]
+    pub body_bytes_max: usize,
+    /// The sender is answered within this time from the arrival of the head; default as the preset says, else 5 s.
+    #[serde(default, with = "humantime_serde")]
+    pub deadline: Option<Duration>,
+    /// Event types to take, see [`event_matches`]; others are answered 2xx and go no further. None: all.
+    #[serde(default)]
+    pub events: Option<Vec<String>>,
+    /// Instead of the rule's places of the delivery id.
+    #[serde(default)]
+    pub delivery_id: Option<Vec<IdPlace>>,
+    /// Instead of the rule's places of the event type.
+    #[serde(default)]
+    pub event_type: Option<Vec<TypePlace>>,
+    /// Instead of the rule's tolerance.
+    #[serde(default)]
+    pub tolerance: Option<Tolerance>,
+    /// What a repeated delivery id does to an ended delivery. Used by the dispatcher.
+    #[serde(default)]
+    pub reopen: Reopen,
+}
+
+/// Which ended deliveries a later webhook of the same id opens again.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Reopen {
+    /// Those that failed after all attempts.
+    #[default]
+    Exhausted,
+    /// All that failed.
+    AnyFailed,
+    /// None.
+    Never,
+}
+
+/// Whether an event type falls under a pattern: `*` is everything, `pull_request.*` everything below `pull_request`,
+/// `pull_request` itself and everything below it.
+pub fn event_matches(pattern: &str, event_type: &str) -> bool {
+    if pattern == "*" || pattern == event_type {
+        return true;
+    }
+    let stem = pattern.strip_suffix(".*").unwrap_or(pattern);
+    event_type
+        .strip_prefix(stem)
+        .is_some_and(|rest| rest.starts_with('.'))
+}
+
+// === impl IngestConfig ===
+
+impl Default for IngestConfig {
+    fn default() -> Self {
+        Self {
+            listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 8080)),
+            path_prefix: "/hooks".to_owned(),
+            header_timeout: Duration::from_secs(10),
+            body_timeout: Duration::from_secs(30),
+            connections_max: 1_024,
+            in_flight_bytes_max: 64 << 20,
+            drain: Duration::from_secs(20),
+        }
+    }
+}
+
+impl IngestConfig {
+    /// What is wrong with it; `key` is where it stands, e.g. `ingest`.
+    pub fn check(&self, key: &str) -> Vec<Problem> {
+        let mut problems = Vec::new();
+        let prefix = self.path_prefix.as_str();
+        let plain = |c: char| c.is_ascii_alphanumeric() || "/-_.~".contains(c);
+        let empty_segment = prefix.split('/').skip(1).any(str::is_empty);
+        if !prefix.starts_with('/') || !prefix.chars().all(plain) || empty_segment {
+            let message = "must be a path such as /hooks, without a slash at the end";
+            problems.push(Problem::new(format!("{key}.path_prefix"), message));
+        }
+        for (field, duration) in [
+            ("header_timeout", self.header_timeout),
+            ("body_timeout", self.body_timeout),
+            ("drain", self.drain),
+        ] {
+            if !is_short(duration) {
+                problems.push(Problem::new(format!("{key}.{field}"), SHORT));
+            }
+        }
+        for (field, value) in [
+            ("connections_max", self.connections_max),
+            ("in_flight_bytes_max", self.in_flight_bytes_max),
+        ] {
+            // The permits of a semaphore end below this.
+            if value == 0 || value > usize::MAX >> 4 {
+                problems.push(Problem::new(format!("{key}.{field}"), "must be at least 1"));
+            }
+        }
+        problems
+    }
+}
+
+// === impl SourceConfig ===
+
+impl SourceConfig {
+    /// What is wrong with it; `key` is where it stands, e.g. `sources.github`. Reads no secret.
+    pub fn check(&self, key: &str) -> Vec<Problem> {
+        let mut problems = Vec::new();
+        let mut wrong = |field: &str, message: String| {
+            problems.push(Problem::new(format!("{key}.{field}"), message));
+        };
+        let name = key.rsplit('.').next().unwrap_or(key);
+        if !is_name(name) {
+            let message = format!(
+                "a source's name is 1 to {SOURCE_NAME_BYTES_MAX} of a-z, 0-9, '-' and '_', a letter or digit first"
+            );
+            return vec![Problem::new(key, message)];
+        }
+        if self.secrets.is_empty() || self.secrets.len() > SECRETS_MAX {
+            wrong(
+                "secrets",
+                format!("give 1 to {SECRETS_MAX} secrets: {UNVERIFIED}"),
+            );
+        }
+        for (at, secret) in self.secrets.iter().enumerate() {
+            if secret.env.is_some() == secret.file.is_some() {
+                wrong(
+                    &format!("secrets.{at}"),
+                    "give exactly one of `env` and `file`".to_owned(),
+                );
+            }
+        }
+        if self.body_bytes_max == 0 || self.body_bytes_max > BODY_BYTES_LIMIT {
+            wrong(
+                "body_bytes_max",
+                format!("must be from 1 to {BODY_BYTES_LIMIT} bytes (25 MiB)"),
+            );
+        }
+        if self.deadline.is_some_and(|deadline| !is_short(deadline)) {
+            wrong("deadline", SHORT.to_owned());
+        }
+        if let Some(events) = &self.events {
+            if events.is_empty() {
+                wrong(
+                    "events",
+                    "an empty list takes nothing: leave it out to take all".to_owned(),
+                );
+            }
+            for pattern in events.iter().filter(|pattern| !is_pattern(pattern)) {
+                let message = format!("{pattern:?} is neither a type, nor type.*, nor *");
+                wrong("events", message);
+            }
+        }
+        match self.rule() {
+            Ok(rule) => {
+                let verify = if self.verify.is_some() {
+                    format!("{key}.verify")
+                } else {
+                    key.to_owned()
+                };
+                problems.extend(rule.check(&verify));
+            }
+            Err(message) => wrong("scheme", message),
+        }
+        problems
+    }
+
+    /// The rule in force: of the preset or the table, with this source's own places and tolerance.
+    ///
+    /// # Errors
+    /// What is wrong, when there is no such preset or not exactly one rule.
+    pub fn rule(&self) -> Result<Rule, String> {
+        let mut rule = match (&self.scheme, &self.verify) {
+            (Some(name), None) => preset(name)?.verify,
+            (None, Some(rule)) => rule.clone(),
+            (Some(_), Some(_)) => return Err("give `scheme` or `verify`, not both".to_owned()),
+            (None, None) => return Err(format!("give `scheme` or `verify`: {UNVERIFIED}")),
+        };
+        if let Some(places) = &self.delivery_id {
+            rule.delivery_id.clone_from(places);
+        }
+        if let Some(places) = &self.event_type {
+            rule.event_type.clone_from(places);
+        }
+        if let Some(tolerance) = self.tolerance {
+            rule.tolerance = tolerance;
+        }
+        Ok(rule)
+    }
+
+    /// The deadline in force.
+    pub fn deadline(&self) -> Duration {
+        let of_preset = || {
+            preset(self.scheme.as_deref()?)
+                .ok()
+                .map(|preset| preset.deadline)
+        };
+        self.deadline
+            .or_else(of_preset)
+            .unwrap_or(Duration::from_secs(5))
+    }
+}
+
+const SHORT: &str = "must be above zero and at most 10 minutes";
+const UNVERIFIED: &str = "a source that is not verified takes anything from anybody";
+
+fn preset(name: &str) -> Result<rule::Preset, String> {
+    let mut presets = rule::presets()?;
+    presets.remove(name).ok_or_else(|| {
+        let known: Vec<String> = presets.into_keys().collect();
+        format!("no preset {name:?}; there are {}", known.join(", "))
+    })
+}
+
+fn is_short(duration: Duration) -> bool {
+    !duration.is_zero() && duration <= Duration::from_secs(600)
+}
+
+fn is_name(name: &str) -> bool {
+    let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
+    name.len() <= SOURCE_NAME_BYTES_MAX
+        && name.bytes().next().is_some_and(plain)
+        && name
+            .bytes()
+            .all(|byte| plain(byte) || byte == b'-' || byte == b'_')
+}
+
+fn is_pattern(pattern: &str) -> bool {
+    let stem = pattern.strip_suffix(".*").unwrap_or(pattern);
+    pattern == "*" || (!stem.is_empty() && !stem.contains('*') && !stem.contains(char::is_control))
+}
+
+fn default_body_bytes_max() -> usize {
+    1 << 20
+}
