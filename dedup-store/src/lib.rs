@@ -16,6 +16,7 @@
 #![warn(missing_docs)]
 
 pub mod claim;
+pub mod config;
 #[cfg(any(test, feature = "conformance"))]
 pub mod conformance;
 #[cfg(feature = "cql")]
@@ -24,6 +25,7 @@ pub mod embedded;
 pub mod memory;
 
 pub use claim::{Claim, ClaimAsk, Held, Renewal, Reopen, Retention, Row, Status, Transition};
+pub use config::StoreConfig;
 
 use schemas::{DeliveryKey, Reason};
 use std::future::Future;

@@ -1,0 +1,311 @@
+//! `[store]`: which store keeps the claims, and its limits.
+
+use crate::claim::Retention;
+use runtime::{Problem, SecretRef};
+use std::{path::PathBuf, time::Duration};
+
+/// Longest retention that every store can keep (CQL's TTL ends at 20 years).
+const RETENTION_MAX: Duration = Duration::from_secs(3_650 * 86_400);
+
+/// `[store]`, chosen by `kind`.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Deserialize)]
+#[serde(tag = "kind", rename_all = "kebab-case")]
+pub enum StoreConfig {
+    /// SQLite in a directory of this machine, for one process.
+    Embedded(EmbeddedConfig),
+    /// ScyllaDB or Cassandra.
+    Cql(CqlConfig),
+}
+
+/// `kind = "embedded"`.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct EmbeddedConfig {
+    /// Directory of `claims.db`; made when it is missing.
+    pub dir: PathBuf,
+    /// Calls that may wait for the writer; further ones wait outside, up to `deadline`.
+    pub queue_max: usize,
+    /// A call without an answer ends as unavailable after this time.
+    #[serde(with = "humantime_serde")]
+    pub deadline: Duration,
+    /// How long rows are kept.
+    pub retention: RetentionConfig,
+}
+
+/// `kind = "cql"`.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct CqlConfig {
+    /// `host:port` of some nodes; the others are found through them.
+    pub contact_points: Vec<String>,
+    /// Keyspace of the claims.
+    pub keyspace: String,
+    /// The data centre to talk to, and whose quorum decides with `serial = "local"`; none: any node.
+    pub datacenter: Option<String>,
+    /// Which server answers.
+    pub flavor: Flavor,
+    /// Replicas in the data centre, for `fencepost store migrate`.
+    pub replication_factor: u8,
+    /// Whose quorum decides a claim.
+    pub serial: Serial,
+    /// Connecting to a node.
+    #[serde(with = "humantime_serde")]
+    pub connect_timeout: Duration,
+    /// One statement; longer than the server's own write and contention timeouts together.
+    #[serde(with = "humantime_serde")]
+    pub request_timeout: Duration,
+    /// One whole call with its re-issued statements.
+    #[serde(with = "humantime_serde")]
+    pub deadline: Duration,
+    /// Statements that may be in flight at once from this process.
+    pub in_flight_max: usize,
+    /// User name.
+    pub user: Option<String>,
+    /// Password of `user`.
+    pub password: Option<SecretRef>,
+    /// TLS; none: plain text.
+    pub tls: Option<TlsConfig>,
+    /// How long rows are kept.
+    pub retention: RetentionConfig,
+}
+
+/// Which server answers: the tables' options differ.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Flavor {
+    /// Ask the server.
+    #[default]
+    Auto,
+    /// ScyllaDB.
+    Scylla,
+    /// Apache Cassandra.
+    Cassandra,
+}
+
+/// Whose quorum decides a claim.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Serial {
+    /// The local data centre's (`LOCAL_SERIAL`): every dispatcher of a source must run in the same one.
+    #[default]
+    Local,
+    /// All data centres' (`SERIAL`).
+    Global,
+}
+
+/// Files for TLS, PEM, relative to the config file's directory.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TlsConfig {
+    /// Certificates that sign the servers' ones.
+    pub ca: PathBuf,
+    /// Our certificate chain, when the servers ask for one.
+    #[serde(default)]
+    pub cert: Option<PathBuf>,
+    /// Key of `cert`.
+    #[serde(default)]
+    pub key: Option<PathBuf>,
+}
+
+/// How long rows are kept, by state: `open <= failed <= completed`, so that no older version of a row outlives a newer
+/// one on any replica.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct RetentionConfig {
+    /// Processing and waiting: after the end of the lease or of the wait.
+    #[serde(with = "humantime_serde")]
+    pub open: Duration,
+    /// Failed.
+    #[serde(with = "humantime_serde")]
+    pub failed: Duration,
+    /// Completed.
+    #[serde(with = "humantime_serde")]
+    pub completed: Duration,
+}
+
+// === impl StoreConfig ===
+
+impl StoreConfig {
+    /// Mistakes that no type can rule out; `key` is this table's path, e.g. `store`.
+    pub fn check(&self, key: &str) -> Vec<Problem> {
+        match self {
+            Self::Embedded(config) => config.check(key),
+            Self::Cql(config) => config.check(key),
+        }
+    }
+
+    /// The longest that one call of the store may take, everything included. A lease has to leave room for it.
+    pub fn deadline(&self) -> Duration {
+        match self {
+            Self::Embedded(config) => config.deadline,
+            Self::Cql(config) => config.deadline,
+        }
+    }
+
+    /// How long rows are kept.
+    pub fn retention(&self) -> Retention {
+        match self {
+            Self::Embedded(config) => config.retention.to_retention(),
+            Self::Cql(config) => config.retention.to_retention(),
+        }
+    }
+}
+
+// === impl EmbeddedConfig ===
+
+impl Default for EmbeddedConfig {
+    fn default() -> Self {
+        Self {
+            dir: PathBuf::from("fencepost-data"),
+            queue_max: 1_024,
+            deadline: Duration::from_secs(5),
+            retention: RetentionConfig::default(),
+        }
+    }
+}
+
+impl EmbeddedConfig {
+    /// See [`StoreConfig::check`].
+    pub fn check(&self, key: &str) -> Vec<Problem> {
+        let mut problems = self.retention.check(&format!("{key}.retention"));
+        let mut wrong = |field: &str, message: &str| {
+            problems.push(Problem::new(format!("{key}.{field}"), message));
+        };
+        if self.dir.as_os_str().is_empty() {
+            wrong("dir", "is empty; name a directory");
+        }
+        if self.queue_max == 0 {
+            wrong("queue_max", "must be at least 1");
+        }
+        if self.deadline.is_zero() {
+            wrong("deadline", "must be longer than 0");
+        }
+        problems
+    }
+}
+
+// === impl CqlConfig ===
+
+impl Default for CqlConfig {
+    fn default() -> Self {
+        Self {
+            contact_points: Vec::new(),
+            keyspace: "fencepost".to_owned(),
+            datacenter: None,
+            flavor: Flavor::Auto,
+            replication_factor: 3,
+            serial: Serial::Local,
+            connect_timeout: Duration::from_secs(5),
+            request_timeout: Duration::from_secs(6),
+            deadline: Duration::from_secs(10),
+            in_flight_max: 256,
+            user: None,
+            password: None,
+            tls: None,
+            retention: RetentionConfig::default(),
+        }
+    }
+}
+
+impl CqlConfig {
+    /// See [`StoreConfig::check`].
+    pub fn check(&self, key: &str) -> Vec<Problem> {
+        let mut problems = self.retention.check(&format!("{key}.retention"));
+        let mut wrong = |field: &str, message: &str| {
+            problems.push(Problem::new(format!("{key}.{field}"), message));
+        };
+        if self.contact_points.is_empty() {
+            wrong("contact_points", "is empty; name at least one `host:port`");
+        }
+        if self.contact_points.iter().any(|point| point.trim().is_empty()) {
+            wrong("contact_points", "holds an empty entry");
+        }
+        if !is_keyspace(&self.keyspace) {
+            wrong(
+                "keyspace",
+                "must be 1 to 48 lower-case letters, digits or `_`, and start with a letter",
+            );
+        }
+        if self.replication_factor == 0 {
+            wrong("replication_factor", "must be at least 1");
+        }
+        if self.in_flight_max == 0 {
+            wrong("in_flight_max", "must be at least 1");
+        }
+        if self.connect_timeout.is_zero() {
+            wrong("connect_timeout", "must be longer than 0");
+        }
+        if self.request_timeout.is_zero() {
+            wrong("request_timeout", "must be longer than 0");
+        }
+        if self.deadline <= self.request_timeout {
+            wrong(
+                "deadline",
+                "must be longer than request_timeout: an unknown outcome is resolved by asking again",
+            );
+        }
+        match (&self.user, &self.password) {
+            (Some(_), None) => wrong("password", "is missing; `user` needs one"),
+            (None, Some(_)) => wrong("user", "is missing; `password` needs one"),
+            (Some(_), Some(password)) if password.env.is_some() == password.file.is_some() => {
+                wrong("password", "give exactly one of `env` and `file`");
+            }
+            (Some(_), Some(_)) | (None, None) => {}
+        }
+        if self.tls.as_ref().is_some_and(|tls| tls.cert.is_some() != tls.key.is_some()) {
+            wrong("tls", "give `cert` and `key` together or neither");
+        }
+        problems
+    }
+}
+
+// === impl RetentionConfig ===
+
+impl Default for RetentionConfig {
+    fn default() -> Self {
+        let days = |days: u64| Duration::from_secs(days * 86_400);
+        Self { open: days(1), failed: days(14), completed: days(30) }
+    }
+}
+
+impl RetentionConfig {
+    /// The same in milliseconds.
+    pub fn to_retention(self) -> Retention {
+        Retention {
+            open_ms: millis(self.open),
+            failed_ms: millis(self.failed),
+            completed_ms: millis(self.completed),
+        }
+    }
+
+    fn check(self, key: &str) -> Vec<Problem> {
+        let mut problems = Vec::new();
+        let mut wrong = |field: &str, message: &str| {
+            problems.push(Problem::new(format!("{key}.{field}"), message));
+        };
+        if self.open < Duration::from_secs(1) {
+            wrong("open", "must be at least 1s");
+        }
+        if self.failed < self.open {
+            wrong("failed", "must not be shorter than `open`: a later state is kept longer");
+        }
+        if self.completed < self.failed {
+            wrong("completed", "must not be shorter than `failed`: a later state is kept longer");
+        }
+        if self.completed > RETENTION_MAX {
+            wrong("completed", "must not be longer than 3650 days");
+        }
+        problems
+    }
+}
+
+fn millis(duration: Duration) -> i64 {
+    i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)
+}
+
+/// Unquoted in the DDL, so nothing but a plain name will do.
+fn is_keyspace(name: &str) -> bool {
+    name.len() <= 48
+        && name.starts_with(|first: char| first.is_ascii_lowercase())
+        && name.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_')
+}
