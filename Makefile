@@ -1,0 +1,61 @@
+# Everything that people and CI do with this project. `make` alone lists it.
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+MAKEFLAGS += --no-print-directory
+.DEFAULT_GOAL := help
+
+CACHE := $(abspath $(or $(FENCEPOST_CACHE),.cache))
+TARGET := $(or $(CARGO_TARGET_DIR),target)
+CONFIG ?= fencepost.example.toml
+# Options for the demo and the bench, and a filter for the tests: make test ARGS=claims
+ARGS ?=
+
+.PHONY: help
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+.PHONY: demo
+demo: ## Build what the embedded set-up needs and watch it work (no Kafka, no Cassandra)
+	@tests/setup build
+	@cargo build --locked --release -p cli --no-default-features
+	@$(TARGET)/release/fencepost demo $(ARGS)
+
+.PHONY: run
+run: ## Run one process with an example config: make run CONFIG=my.toml
+	@tests/setup build
+	@cargo build --locked --release -p cli --no-default-features
+	@exec $(TARGET)/release/fencepost standalone --config $(CONFIG)
+
+.PHONY: setup
+setup: ## Install what building and testing need (apt when root, else say what is missing)
+	@tests/setup test
+	@tests/setup data
+	@tests/stack/stack fetch
+
+.PHONY: test
+test: ## Run every test, with a real Kafka and a real Cassandra that are started and stopped
+	@tests/run all $(ARGS)
+
+.PHONY: test-fast
+test-fast: ## Run the tests that need neither
+	@tests/run fast $(ARGS)
+
+.PHONY: lint
+lint: ## Format, clippy, doc links, licences and sources, unused dependencies
+	@tests/setup test
+	@tests/setup lint
+	cargo fmt --all --check
+	cargo clippy --locked --workspace --all-targets -- -D warnings
+	RUSTDOCFLAGS="-D rustdoc::broken_intra_doc_links" cargo doc --locked --workspace --no-deps --quiet
+	$(CACHE)/tools/bin/cargo-deny --log-level error check bans licenses sources
+	$(CACHE)/tools/bin/cargo-shear
+
+.PHONY: bench
+bench: ## Measure the embedded set-up, then Kafka + Cassandra, each beside its limits
+	@tests/bench $(ARGS)
+
+.PHONY: clean
+clean: ## Stop what runs and delete what was built and fetched
+	@tests/stack/stack down
+	@cargo clean
+	@rm -rf .cache
