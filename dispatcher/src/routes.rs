@@ -1,0 +1,72 @@
+//! Routes: source + event filter → destinations.
+
+use crate::config::RouteConfig;
+
+/// The destinations of a webhook, each once, in the order of the config.
+pub fn destinations<'a>(
+    routes: &'a [RouteConfig],
+    source: &str,
+    event_type: &str,
+) -> Vec<&'a str> {
+    let mut found: Vec<&str> = Vec::new();
+    for route in routes.iter().filter(|route| route.source == source) {
+        let wanted = match &route.events {
+            None => true,
+            Some(patterns) => patterns.iter().any(|pattern| matches(pattern, event_type)),
+        };
+        if wanted {
+            for to in &route.to {
+                if !found.contains(&to.as_str()) {
+                    found.push(to);
+                }
+            }
+        }
+    }
+    found
+}
+
+/// `*` matches everything; `name.*` matches `name` and everything below it; anything else matches itself.
+pub fn matches(pattern: &str, event_type: &str) -> bool {
+    if pattern == "*" {
+        return true;
+    }
+    match pattern.strip_suffix(".*") {
+        None => pattern == event_type,
+        Some(name) => {
+            event_type.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn patterns() {
+        assert!(matches("push", "push"));
+        assert!(!matches("push", "push.x"));
+        assert!(matches("pull_request.*", "pull_request"));
+        assert!(matches("pull_request.*", "pull_request.opened"));
+        assert!(!matches("pull_request.*", "pull_request_review.submitted"));
+        assert!(matches("*", ""));
+        assert!(!matches("push", ""));
+    }
+
+    #[test]
+    fn each_destination_once() {
+        let route = |source: &str, events: Option<&[&str]>, to: &[&str]| RouteConfig {
+            source: source.to_owned(),
+            events: events.map(|events| events.iter().map(|event| (*event).to_owned()).collect()),
+            to: to.iter().map(|to| (*to).to_owned()).collect(),
+        };
+        let routes = [
+            route("github", Some(&["push"]), &["a", "b"]),
+            route("github", None, &["b", "c"]),
+            route("stripe", None, &["d"]),
+        ];
+        assert_eq!(destinations(&routes, "github", "push"), ["a", "b", "c"]);
+        assert_eq!(destinations(&routes, "github", "ping"), ["b", "c"]);
+        assert!(destinations(&routes, "slack", "push").is_empty());
+    }
+}
