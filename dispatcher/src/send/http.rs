@@ -1,0 +1,285 @@
+//! The real [`Send`]: one hardened client a destination.
+
+use super::{
+    Attempt, Send,
+    resolve::{Blocked, PublicResolver, allowed},
+    sign,
+};
+use crate::{
+    config::{DestinationConfig, SigningScheme},
+    outcome::{Outcome, of_status, without_answer},
+};
+use http::{HeaderMap, HeaderName, HeaderValue, header};
+use reqwest::{Client, redirect, retry};
+use runtime::{Clock, Problem, Secret};
+use schemas::{OutcomeKind, Webhook, header as names};
+use std::{collections::BTreeMap, error::Error, path::Path, sync::Arc, time::Duration};
+use tokio::time::Instant;
+use url::Host;
+
+/// Below the 5 s after which Node's server closes idle connections, so that we rarely send into a closing one
+/// (hyperium/hyper#2136).
+const POOL_IDLE_TIMEOUT: Duration = Duration::from_secs(4);
+const USER_AGENT: &str = concat!("fencepost/", env!("CARGO_PKG_VERSION"));
+
+/// Sends over HTTP.
+#[derive(Clone, Debug)]
+pub struct HttpSend {
+    endpoints: Arc<BTreeMap<String, Endpoint>>,
+    clock: Clock,
+}
+
+#[derive(Debug)]
+struct Endpoint {
+    config: DestinationConfig,
+    client: Client,
+    secrets: Vec<Secret>,
+}
+
+// === impl HttpSend ===
+
+impl HttpSend {
+    /// Builds a client for every destination; relative secret files start at `secrets_base`.
+    ///
+    /// # Errors
+    /// Every problem found, with its key path.
+    pub fn new(
+        destinations: &BTreeMap<String, DestinationConfig>,
+        secrets_base: &Path,
+        clock: Clock,
+    ) -> Result<Self, Vec<Problem>> {
+        // Somebody else in the process may have chosen a provider already; that one serves as well.
+        drop(rustls::crypto::ring::default_provider().install_default());
+        let mut endpoints = BTreeMap::new();
+        let mut problems = Vec::new();
+        for (name, config) in destinations {
+            match Endpoint::new(name, config, secrets_base) {
+                Ok(endpoint) => {
+                    endpoints.insert(name.clone(), endpoint);
+                }
+                Err(found) => problems.extend(found),
+            }
+        }
+        if problems.is_empty() {
+            Ok(Self { endpoints: Arc::new(endpoints), clock })
+        } else {
+            Err(problems)
+        }
+    }
+}
+
+impl Send for HttpSend {
+    async fn send(&self, attempt: Attempt<'_>) -> Outcome {
+        match self.endpoints.get(attempt.destination) {
+            Some(endpoint) => endpoint.send(attempt, &self.clock).await,
+            None => without_answer(OutcomeKind::Failed, "destination is not configured"),
+        }
+    }
+}
+
+// === impl Endpoint ===
+
+impl Endpoint {
+    fn new(name: &str, config: &DestinationConfig, base: &Path) -> Result<Self, Vec<Problem>> {
+        let mut problems = Vec::new();
+        let mut secrets = Vec::new();
+        for (at, place) in config.signing.iter().flat_map(|signing| &signing.secrets).enumerate() {
+            let key = format!("destinations.{name}.signing.secrets[{at}]");
+            match Secret::open(place, base) {
+                Ok(secret) => {
+                    if let Err(error) = secret.with(sign::key_bytes) {
+                        problems.push(Problem::new(key, error.to_string()));
+                    }
+                    secrets.push(secret);
+                }
+                Err(error) => problems.push(Problem::new(key, error.to_string())),
+            }
+        }
+        if let Some(ip) = literal(config)
+            && let Err(blocked) = allowed(ip, &config.allow_cidrs)
+        {
+            let message = format!("{blocked}; name its network in `allow_cidrs` to allow it");
+            problems.push(Problem::new(format!("destinations.{name}.url"), message));
+        }
+        match client(config) {
+            Ok(client) if problems.is_empty() => {
+                Ok(Self { config: config.clone(), client, secrets })
+            }
+            Ok(_) => Err(problems),
+            Err(error) => {
+                let key = format!("destinations.{name}");
+                problems.push(Problem::new(key, format!("no client can be built: {error}")));
+                Err(problems)
+            }
+        }
+    }
+
+    async fn send(&self, attempt: Attempt<'_>, clock: &Clock) -> Outcome {
+        // The connector asks no resolver for an IP literal, so it is judged here.
+        if let Some(ip) = literal(&self.config)
+            && let Err(blocked) = allowed(ip, &self.config.allow_cidrs)
+        {
+            return without_answer(OutcomeKind::Blocked, &blocked.to_string());
+        }
+        let deadline = Instant::now() + self.config.timeout;
+        let headers = self.headers(attempt, clock.now_ms());
+        let request = self
+            .client
+            .post(self.config.url.clone())
+            .headers(headers)
+            .body(attempt.webhook.body.clone());
+        let mut response = match tokio::time::timeout_at(deadline, request.send()).await {
+            Err(_) => return without_answer(OutcomeKind::Failed, "timeout: no answer in time"),
+            Ok(Err(error)) => return of_error(&error.without_url()),
+            Ok(Ok(response)) => response,
+        };
+        let retry_after = response.headers().get(header::RETRY_AFTER).map(HeaderValue::as_bytes);
+        let status = response.status().as_u16();
+        let outcome =
+            of_status(status, retry_after, &self.config.retry_statuses, clock.now_ms());
+        // The status is known, so nothing that happens to the rest changes the outcome. Reading it, up to the cap, lets
+        // the connection be used again; dropping it closes the connection.
+        let mut left = self.config.response_bytes_max;
+        while let Ok(Ok(Some(chunk))) = tokio::time::timeout_at(deadline, response.chunk()).await {
+            match left.checked_sub(chunk.len()) {
+                Some(rest) => left = rest,
+                None => break,
+            }
+        }
+        outcome
+    }
+
+    fn headers(&self, attempt: Attempt<'_>, now_ms: i64) -> HeaderMap {
+        let webhook = attempt.webhook;
+        let mut headers = HeaderMap::with_capacity(webhook.headers.len() + 10);
+        headers.insert(header::USER_AGENT, HeaderValue::from_static(USER_AGENT));
+        for passed in &webhook.headers {
+            let name = HeaderName::from_bytes(passed.name.as_bytes());
+            let value = HeaderValue::from_maybe_shared(passed.value.clone());
+            if let (Ok(name), Ok(value)) = (name, value)
+                && passes(&name)
+            {
+                if name == header::USER_AGENT {
+                    headers.insert(name, value);
+                } else {
+                    headers.append(name, value);
+                }
+            }
+        }
+        let id = sign::webhook_id(&webhook.source, &webhook.delivery_id);
+        let timestamp_s = now_ms.div_euclid(1_000);
+        let signature = self.signature(&id, timestamp_s, webhook);
+        let attempt = attempt.attempt.to_string();
+        for (name, value) in [
+            (header::CONTENT_TYPE.as_str(), webhook.content_type.as_deref()),
+            (names::WEBHOOK_ID, Some(id.as_str())),
+            (names::IDEMPOTENCY_KEY, Some(id.as_str())),
+            (names::WEBHOOK_TIMESTAMP, Some(timestamp_s.to_string().as_str())),
+            (names::WEBHOOK_SIGNATURE, signature.as_deref()),
+            (names::WEBHOOK_ATTEMPT, Some(attempt.as_str())),
+            (names::WEBHOOK_EVENT_TYPE, Some(webhook.event_type.as_str()).filter(|e| !e.is_empty())),
+        ] {
+            if let (Ok(name), Some(Ok(value))) =
+                (HeaderName::from_bytes(name.as_bytes()), value.map(HeaderValue::from_str))
+            {
+                headers.insert(name, value);
+            }
+        }
+        headers
+    }
+
+    fn signature(&self, id: &str, timestamp_s: i64, webhook: &Webhook) -> Option<String> {
+        let scheme = self.config.signing.as_ref()?.scheme;
+        let signed = self.secrets.iter().filter(|secret| secret.usable_at(timestamp_s * 1_000));
+        let signatures: Vec<String> = signed
+            .filter_map(|secret| secret.with(sign::key_bytes).ok())
+            .map(|key| match scheme {
+                SigningScheme::StandardWebhooks => {
+                    sign::standard_webhooks(&key, id, timestamp_s, &webhook.body)
+                }
+                SigningScheme::Framed => sign::framed(&key, id, timestamp_s, webhook),
+            })
+            .collect();
+        (!signatures.is_empty()).then(|| signatures.join(" "))
+    }
+}
+
+#[expect(clippy::disallowed_methods, reason = "the one place that builds a client, hardened")]
+fn client(config: &DestinationConfig) -> reqwest::Result<Client> {
+    Client::builder()
+        .dns_resolver(Arc::new(PublicResolver::new(config.allow_cidrs.clone())))
+        .no_proxy()
+        .redirect(redirect::Policy::none())
+        // Every try is an attempt that is counted; the client makes none of its own.
+        .retry(retry::never())
+        .referer(false)
+        .https_only(!config.allow_http)
+        .connect_timeout(config.timeout)
+        .pool_idle_timeout(POOL_IDLE_TIMEOUT)
+        .pool_max_idle_per_host(config.concurrency)
+        .build()
+}
+
+fn literal(config: &DestinationConfig) -> Option<std::net::IpAddr> {
+    match config.url.host()? {
+        Host::Ipv4(ip) => Some(ip.into()),
+        Host::Ipv6(ip) => Some(ip.into()),
+        Host::Domain(_) => None,
+    }
+}
+
+/// Whether a header of the received request goes on to the receiver: not those that belong to one connection, to the
+/// sender's trust in us, or to our own signature.
+fn passes(name: &HeaderName) -> bool {
+    !matches!(
+        name.as_str(),
+        "connection"
+            | "keep-alive"
+            | "proxy-authenticate"
+            | "proxy-authorization"
+            | "proxy-connection"
+            | "te"
+            | "trailer"
+            | "transfer-encoding"
+            | "upgrade"
+            | "host"
+            | "content-length"
+            | "content-type"
+            | "expect"
+            | "cookie"
+            | "set-cookie"
+            | "authorization"
+            | "traceparent"
+            | "tracestate"
+            | "baggage"
+            | names::WEBHOOK_ID
+            | names::WEBHOOK_TIMESTAMP
+            | names::WEBHOOK_SIGNATURE
+            | names::WEBHOOK_ATTEMPT
+            | names::WEBHOOK_EVENT_TYPE
+            | names::IDEMPOTENCY_KEY
+    )
+}
+
+fn of_error(error: &reqwest::Error) -> Outcome {
+    let mut cause: &dyn Error = error;
+    loop {
+        if let Some(blocked) = cause.downcast_ref::<Blocked>() {
+            return without_answer(OutcomeKind::Blocked, &blocked.to_string());
+        }
+        match cause.source() {
+            Some(source) => cause = source,
+            None => break,
+        }
+    }
+    let class = if error.is_timeout() {
+        "timeout"
+    } else if error.is_connect() {
+        "connect"
+    } else if error.is_body() || error.is_request() {
+        "request"
+    } else {
+        "transport"
+    };
+    without_answer(OutcomeKind::Failed, &format!("{class}: {cause}"))
+}
