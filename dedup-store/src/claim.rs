@@ -191,41 +191,67 @@ pub enum Step<T> {
 
 /// Decides a claim on the row as it stands (`None`: absent or expired).
 pub fn decide(row: Option<&Row>, ask: &ClaimAsk, now_ms: i64) -> Step<Claim> {
-    let Some(row) = row else {
-        return take(ask, now_ms, ask.attempt.max(1), ask.generation, now_ms, None);
+    let first = Begin {
+        attempts: ask.attempt.max(1),
+        generation: ask.generation,
+        created_at_ms: now_ms,
+        interrupted: None,
     };
-    if row.claim_token == ask.token && row.status == Status::Processing {
-        // Our own claim, applied by an earlier issue of this ask whose answer was lost.
-        return Step::Answer(Claim::Claimed(Held {
-            key: ask.key.clone(),
-            row: row.clone(),
-            interrupted: None,
-        }));
+    let Some(row) = row else {
+        return take(None, ask, now_ms, first);
+    };
+    if row.claim_token == ask.token {
+        return Step::Answer(own(row, ask));
     }
-    let next = row.attempts.saturating_add(1);
+    let next = Begin {
+        attempts: row.attempts.saturating_add(1),
+        generation: row.generation,
+        created_at_ms: row.created_at_ms,
+        interrupted: None,
+    };
     match row.status {
         Status::Processing => {
             let until_ms = row.lease_until_ms.saturating_add(ask.skew_margin_ms);
             if now_ms <= until_ms {
                 let in_transition = ask.fence == Some(row.claim_token);
-                return Step::Answer(Claim::Busy { until_ms, in_transition });
+                return Step::Answer(Claim::Busy {
+                    until_ms,
+                    in_transition,
+                });
             }
             let interrupted = Some(row.claim_token);
-            take(ask, now_ms, next, row.generation, row.created_at_ms, interrupted)
+            take(
+                Some(row),
+                ask,
+                now_ms,
+                Begin {
+                    interrupted,
+                    ..next
+                },
+            )
         }
-        Status::Waiting if ask.fence == Some(row.claim_token) => {
-            take(ask, now_ms, next, row.generation, row.created_at_ms, None)
-        }
+        Status::Waiting if ask.fence == Some(row.claim_token) => take(Some(row), ask, now_ms, next),
         Status::Waiting => Step::Answer(Claim::Superseded),
         Status::Completed | Status::Failed if ask.generation > row.generation => {
-            take(ask, now_ms, ask.attempt.max(1), ask.generation, now_ms, None)
+            take(Some(row), ask, now_ms, first)
         }
         Status::Failed if reopens(row, ask) => {
-            take(ask, now_ms, 1, row.generation.saturating_add(1), now_ms, None)
+            let generation = row.generation.saturating_add(1);
+            take(
+                Some(row),
+                ask,
+                now_ms,
+                Begin {
+                    attempts: 1,
+                    generation,
+                    ..first
+                },
+            )
         }
-        status @ (Status::Completed | Status::Failed) => {
-            Step::Answer(Claim::Ended { status, reason: row.reason })
-        }
+        status @ (Status::Completed | Status::Failed) => Step::Answer(Claim::Ended {
+            status,
+            reason: row.reason,
+        }),
     }
 }
 
@@ -236,10 +262,15 @@ pub fn renewal(row: Option<&Row>, held: &Held, lease_until_ms: i64) -> Step<Rene
             if row.claim_token == held.row.claim_token && row.status == Status::Processing =>
         {
             if row.lease_until_ms >= lease_until_ms {
-                return Step::Answer(Renewal::Renewed { lease_until_ms: row.lease_until_ms });
+                return Step::Answer(Renewal::Renewed {
+                    lease_until_ms: row.lease_until_ms,
+                });
             }
             Step::Write {
-                row: Row { lease_until_ms, ..row.clone() },
+                row: Row {
+                    lease_until_ms,
+                    ..row.clone()
+                },
                 then: Renewal::Renewed { lease_until_ms },
             }
         }
@@ -252,7 +283,10 @@ pub fn transition(row: Option<&Row>, held: &Held, to: To) -> Step<Transition> {
     match row {
         Some(row) if row.claim_token == held.row.claim_token => {
             if row.status == Status::Processing {
-                Step::Write { row: after(row, to), then: Transition::Applied }
+                Step::Write {
+                    row: after(row, to),
+                    then: Transition::Applied,
+                }
             } else if row.status == to.status() {
                 Step::Answer(Transition::Applied)
             } else {
@@ -265,7 +299,10 @@ pub fn transition(row: Option<&Row>, held: &Held, to: To) -> Step<Transition> {
 
 /// The row after a transition of its own claim.
 pub fn after(row: &Row, to: To) -> Row {
-    let mut row = Row { status: to.status(), ..row.clone() };
+    let mut row = Row {
+        status: to.status(),
+        ..row.clone()
+    };
     match to {
         To::Waiting { not_before_ms } => row.not_before_ms = Some(not_before_ms),
         To::Completed { at_ms } => row.completed_at_ms = Some(at_ms),
@@ -281,44 +318,85 @@ pub fn after(row: &Row, to: To) -> Row {
 /// state than for an earlier one, so that no older version of a row can outlive a newer one on any replica.
 pub fn expires_at_ms(row: &Row, retention: &Retention) -> i64 {
     // A reopened row overwrites one that may have been kept as long as a completed one.
-    let floor_ms = if row.generation > 0 { retention.completed_ms } else { 0 };
-    let (from_ms, keep_ms) = match row.status {
-        Status::Processing => (row.lease_until_ms, retention.open_ms),
-        Status::Waiting => {
-            (row.not_before_ms.unwrap_or(0).max(row.lease_until_ms), retention.open_ms)
-        }
-        Status::Failed => {
-            (row.failed_at_ms.unwrap_or(0).max(row.lease_until_ms), retention.failed_ms)
-        }
-        Status::Completed => {
-            (row.completed_at_ms.unwrap_or(0).max(row.lease_until_ms), retention.completed_ms)
-        }
+    let floor_ms = if row.generation > 0 {
+        retention.completed_ms
+    } else {
+        0
     };
-    from_ms.saturating_add(keep_ms.max(floor_ms))
+    let keep_ms = match row.status {
+        Status::Processing | Status::Waiting => retention.open_ms,
+        Status::Failed => retention.failed_ms,
+        Status::Completed => retention.completed_ms,
+    };
+    kept_from_ms(row).saturating_add(keep_ms.max(floor_ms))
 }
 
-fn take(
-    ask: &ClaimAsk,
-    now_ms: i64,
+/// What a new claim does not take from its ask.
+#[derive(Clone, Copy)]
+struct Begin {
     attempts: u32,
     generation: u32,
     created_at_ms: i64,
     interrupted: Option<Uuid>,
-) -> Step<Claim> {
+}
+
+fn take(seen: Option<&Row>, ask: &ClaimAsk, now_ms: i64, begin: Begin) -> Step<Claim> {
+    // With clocks that agree the lease always ends later than what the seen row was kept from. With a clock that is behind
+    // it might not, and the older version of the row would then outlive this one.
+    let lease_until_ms = now_ms
+        .saturating_add(ask.lease_ms)
+        .max(seen.map_or(i64::MIN, kept_from_ms));
     let row = Row {
         status: Status::Processing,
         claim_token: ask.token,
-        lease_until_ms: now_ms.saturating_add(ask.lease_ms),
-        attempts,
-        generation,
+        lease_until_ms,
+        attempts: begin.attempts,
+        generation: begin.generation,
         not_before_ms: None,
         reason: None,
-        created_at_ms,
+        created_at_ms: begin.created_at_ms,
         completed_at_ms: None,
         failed_at_ms: None,
     };
-    let held = Held { key: ask.key.clone(), row: row.clone(), interrupted };
-    Step::Write { row, then: Claim::Claimed(held) }
+    let held = Held {
+        key: ask.key.clone(),
+        row: row.clone(),
+        interrupted: begin.interrupted,
+    };
+    Step::Write {
+        row,
+        then: Claim::Claimed(held),
+    }
+}
+
+/// The row holds the ask's own token: an earlier issue of the ask was applied and its answer lost, or this is a late copy
+/// of it, which starts nothing once the claim has gone on.
+fn own(row: &Row, ask: &ClaimAsk) -> Claim {
+    match row.status {
+        Status::Processing => Claim::Claimed(Held {
+            key: ask.key.clone(),
+            row: row.clone(),
+            interrupted: None,
+        }),
+        Status::Waiting => Claim::Superseded,
+        status @ (Status::Completed | Status::Failed) => Claim::Ended {
+            status,
+            reason: row.reason,
+        },
+    }
+}
+
+/// From when on the row's retention counts, milliseconds since the Unix epoch. Never moves back over a row's life.
+fn kept_from_ms(row: &Row) -> i64 {
+    let state_ms = match row.status {
+        Status::Processing => None,
+        Status::Waiting => row.not_before_ms,
+        Status::Failed => row.failed_at_ms,
+        Status::Completed => row.completed_at_ms,
+    };
+    state_ms.map_or(row.lease_until_ms, |state_ms| {
+        state_ms.max(row.lease_until_ms)
+    })
 }
 
 /// Only a first delivery opens again: a record that some attempt scheduled belongs to the life that ended.

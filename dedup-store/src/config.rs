@@ -10,6 +10,7 @@ const RETENTION_MAX: Duration = Duration::from_secs(3_650 * 86_400);
 /// `[store]`, chosen by `kind`.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Deserialize)]
 #[serde(tag = "kind", rename_all = "kebab-case")]
+#[expect(clippy::large_enum_variant, reason = "one value a process, read at its start")]
 pub enum StoreConfig {
     /// SQLite in a directory of this machine, for one process.
     Embedded(EmbeddedConfig),
@@ -217,7 +218,11 @@ impl CqlConfig {
         if self.contact_points.is_empty() {
             wrong("contact_points", "is empty; name at least one `host:port`");
         }
-        if self.contact_points.iter().any(|point| point.trim().is_empty()) {
+        if self
+            .contact_points
+            .iter()
+            .any(|point| point.trim().is_empty())
+        {
             wrong("contact_points", "holds an empty entry");
         }
         if !is_keyspace(&self.keyspace) {
@@ -252,7 +257,11 @@ impl CqlConfig {
             }
             (Some(_), Some(_)) | (None, None) => {}
         }
-        if self.tls.as_ref().is_some_and(|tls| tls.cert.is_some() != tls.key.is_some()) {
+        if self
+            .tls
+            .as_ref()
+            .is_some_and(|tls| tls.cert.is_some() != tls.key.is_some())
+        {
             wrong("tls", "give `cert` and `key` together or neither");
         }
         problems
@@ -264,7 +273,11 @@ impl CqlConfig {
 impl Default for RetentionConfig {
     fn default() -> Self {
         let days = |days: u64| Duration::from_secs(days * 86_400);
-        Self { open: days(1), failed: days(14), completed: days(30) }
+        Self {
+            open: days(1),
+            failed: days(14),
+            completed: days(30),
+        }
     }
 }
 
@@ -287,10 +300,16 @@ impl RetentionConfig {
             wrong("open", "must be at least 1s");
         }
         if self.failed < self.open {
-            wrong("failed", "must not be shorter than `open`: a later state is kept longer");
+            wrong(
+                "failed",
+                "must not be shorter than `open`: a later state is kept longer",
+            );
         }
         if self.completed < self.failed {
-            wrong("completed", "must not be shorter than `failed`: a later state is kept longer");
+            wrong(
+                "completed",
+                "must not be shorter than `failed`: a later state is kept longer",
+            );
         }
         if self.completed > RETENTION_MAX {
             wrong("completed", "must not be longer than 3650 days");
@@ -307,5 +326,7 @@ fn millis(duration: Duration) -> i64 {
 fn is_keyspace(name: &str) -> bool {
     name.len() <= 48
         && name.starts_with(|first: char| first.is_ascii_lowercase())
-        && name.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_')
+        && name
+            .chars()
+            .all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_')
 }
