@@ -1,9 +1,16 @@
 //! What every process boots with: config loading, secrets, telemetry, admin server, shutdown, clock.
 
+pub mod admin;
 pub mod clock;
 pub mod config;
 pub mod secret;
+pub mod shutdown;
+pub mod telemetry;
+pub mod trace;
 
+pub use admin::{Admin, AdminConfig, Readiness};
 pub use clock::Clock;
 pub use config::Problem;
 pub use secret::{Secret, SecretError, SecretRef};
+pub use shutdown::Shutdown;
+pub use telemetry::{Metrics, Telemetry, TelemetryConfig};
