@@ -1,0 +1,227 @@
+//! What a request came to, and how that is said in HTTP.
+
+use crate::verify::Refusal;
+use axum::response::{IntoResponse, Response};
+use http::{HeaderValue, StatusCode, header};
+use serde::Serialize;
+
+/// Seconds after which a sender may try again; those that read it do so with their own jitter.
+const RETRY_AFTER_SECONDS: &str = "5";
+
+/// A request that needs nothing further from its sender.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Taken {
+    /// In the log.
+    Accepted,
+    /// Verified, but of an event type that the source's allow-list leaves out.
+    Ignored,
+}
+
+/// A request that was not taken.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Refused {
+    #[error("no such source")]
+    UnknownSource,
+    #[error("not a POST")]
+    Method,
+    #[error("the body is encoded")]
+    Encoded,
+    #[error("the body is larger than the source may send")]
+    TooLarge,
+    #[error("the body did not arrive in time")]
+    Slow,
+    #[error("the body broke off")]
+    BrokenOff,
+    #[error(transparent)]
+    Unverified(#[from] Refusal),
+    #[error("the budget of bytes in flight is used up")]
+    Full,
+    #[error("the log is not ready: {0}")]
+    NotReady(event_log::LogError),
+    #[error(transparent)]
+    NotProduced(event_log::ProduceError),
+    #[error(transparent)]
+    NotEncoded(schemas::EncodeError),
+    #[error("the log did not acknowledge within the source's deadline")]
+    Late,
+}
+
+/// How one kind of refusal is said. `outcome` is the metric's label and the end of the problem's type: stable.
+struct Saying {
+    outcome: &'static str,
+    status: StatusCode,
+    title: &'static str,
+    detail: &'static str,
+}
+
+/// RFC 9457.
+#[derive(Serialize)]
+struct Problem {
+    r#type: String,
+    title: &'static str,
+    status: u16,
+    detail: &'static str,
+}
+
+// === impl Taken ===
+
+impl Taken {
+    /// Stable name, as in logs and metrics.
+    pub(crate) fn outcome(self) -> &'static str {
+        match self {
+            Self::Accepted => "accepted",
+            Self::Ignored => "ignored",
+        }
+    }
+
+    pub(crate) fn status(self) -> StatusCode {
+        match self {
+            Self::Accepted => StatusCode::ACCEPTED,
+            Self::Ignored => StatusCode::OK,
+        }
+    }
+}
+
+// === impl Refused ===
+
+impl Refused {
+    /// Stable name, as in logs and metrics.
+    pub(crate) fn outcome(&self) -> &'static str {
+        self.saying().outcome
+    }
+
+    pub(crate) fn status(&self) -> StatusCode {
+        self.saying().status
+    }
+
+    /// The details are the same whatever the values were: they help who set the sender up and tell a forger nothing.
+    fn saying(&self) -> Saying {
+        let (outcome, status, title, detail) = match self {
+            Self::UnknownSource => (
+                "unknown_source",
+                StatusCode::NOT_FOUND,
+                "No such source",
+                "There is no source at this path.",
+            ),
+            Self::Method => (
+                "bad_method",
+                StatusCode::METHOD_NOT_ALLOWED,
+                "Method not allowed",
+                "Webhooks are sent with POST.",
+            ),
+            Self::Encoded => (
+                "unsupported_encoding",
+                StatusCode::UNSUPPORTED_MEDIA_TYPE,
+                "Content encoding not supported",
+                "Send the body without a content encoding.",
+            ),
+            Self::TooLarge
+            | Self::NotProduced(event_log::ProduceError::TooLarge { .. })
+            | Self::NotEncoded(_) => (
+                "too_large",
+                StatusCode::PAYLOAD_TOO_LARGE,
+                "Body too large",
+                "The body is larger than this source may send.",
+            ),
+            Self::Slow => (
+                "slow_body",
+                StatusCode::REQUEST_TIMEOUT,
+                "Body too slow",
+                "The body did not arrive in time.",
+            ),
+            Self::BrokenOff => (
+                "broken_body",
+                StatusCode::BAD_REQUEST,
+                "Broken body",
+                "The body broke off.",
+            ),
+            Self::Unverified(refusal) => return of_refusal(refusal),
+            Self::Full => unavailable("overloaded", "Too much is under way; try again later."),
+            Self::NotReady(_) | Self::NotProduced(_) | Self::Late => unavailable(
+                "unavailable",
+                "The webhook could not be stored; try again later.",
+            ),
+        };
+        Saying {
+            outcome,
+            status,
+            title,
+            detail,
+        }
+    }
+}
+
+impl IntoResponse for Refused {
+    fn into_response(self) -> Response {
+        let Saying {
+            outcome,
+            status,
+            title,
+            detail,
+        } = self.saying();
+        let problem = Problem {
+            r#type: format!("urn:fencepost:problem:{outcome}"),
+            title,
+            status: status.as_u16(),
+            detail,
+        };
+        // Words of ours only: they can not fail to be JSON.
+        let text = serde_json::to_string(&problem).unwrap_or_default();
+        let mut response = (status, text).into_response();
+        let headers = response.headers_mut();
+        let json = HeaderValue::from_static("application/problem+json");
+        headers.insert(header::CONTENT_TYPE, json);
+        match status {
+            StatusCode::SERVICE_UNAVAILABLE => {
+                let seconds = HeaderValue::from_static(RETRY_AFTER_SECONDS);
+                headers.insert(header::RETRY_AFTER, seconds);
+            }
+            StatusCode::METHOD_NOT_ALLOWED => {
+                headers.insert(header::ALLOW, HeaderValue::from_static("POST"));
+            }
+            _ => {}
+        }
+        response
+    }
+}
+
+fn unavailable(
+    outcome: &'static str,
+    detail: &'static str,
+) -> (&'static str, StatusCode, &'static str, &'static str) {
+    (
+        outcome,
+        StatusCode::SERVICE_UNAVAILABLE,
+        "Not available",
+        detail,
+    )
+}
+
+fn of_refusal(refusal: &Refusal) -> Saying {
+    let (outcome, status, title, detail) = match refusal {
+        Refusal::Unsigned | Refusal::Mismatch => (
+            "bad_signature",
+            StatusCode::UNAUTHORIZED,
+            "Signature not accepted",
+            "The request is not signed with a secret of this source.",
+        ),
+        Refusal::Stale | Refusal::Early => (
+            "stale",
+            StatusCode::UNAUTHORIZED,
+            "Signature out of time",
+            "The signed time is too far from now; check the clock.",
+        ),
+        Refusal::Repeated(_) | Refusal::Missing(_) | Refusal::Malformed(_) => (
+            "malformed",
+            StatusCode::BAD_REQUEST,
+            "Malformed webhook",
+            "An id, type, time or signature that this source must send is missing, repeated or malformed.",
+        ),
+    };
+    Saying {
+        outcome,
+        status,
+        title,
+        detail,
+    }
+}

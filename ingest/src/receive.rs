@@ -1,0 +1,253 @@
+//! One request, top to bottom: limits, verification over the raw bytes, the log, the answer.
+//!
+//! The order is the safety argument. What costs a stranger nothing to send costs us little before the signature is
+//! checked: no decompression, no parsing, a bounded body within a bounded time. 2xx is said only after the log has
+//! acknowledged; whenever that is in doubt the sender is asked to come again, and the claims absorb the repeat.
+
+use crate::{
+    answer::{Refused, Taken},
+    app::{App, Inner, Source},
+    body::collect,
+    extract::{delivery_id, event_type},
+    pass_on::pass_on,
+    verify::{Refusal, verify},
+};
+use axum::{
+    body::Body,
+    response::{IntoResponse, Response},
+};
+use bytes::Bytes;
+use event_log::{EventLog, Headers, Record};
+use http::{HeaderMap, Method, Request, header, request::Parts};
+use schemas::{Topic, Webhook, header as names};
+use tokio::time::{Instant, timeout_at};
+use tracing::{Instrument, Span, field::Empty};
+
+/// When the head had arrived.
+#[derive(Clone, Copy)]
+struct Arrival {
+    at: Instant,
+    at_ms: i64,
+}
+
+/// What the log line of a request tells, as far as it has come.
+#[derive(Default)]
+struct Told {
+    delivery_id: String,
+    event_type: String,
+    verification: &'static str,
+}
+
+/// Answers one request to `/<prefix>/<source_name>`.
+pub(crate) async fn receive<L: EventLog>(
+    app: App<L>,
+    source_name: String,
+    request: Request<Body>,
+) -> Response {
+    let inner = app.inner();
+    let arrival = Arrival {
+        at: Instant::now(),
+        at_ms: inner.clock.now_ms(),
+    };
+    let Some(source) = inner.sources.get(&source_name) else {
+        return unknown(&app);
+    };
+    // A root of its own: a stranger's trace context is not ours to go on with.
+    let span = tracing::info_span!(
+        parent: None,
+        "receive",
+        otel.kind = "server",
+        source = source.name,
+        delivery_id = Empty,
+        event_type = Empty,
+        outcome = Empty,
+        http.response.status_code = Empty,
+    );
+    let (parts, body) = request.into_parts();
+    let mut told = Told {
+        verification: "none",
+        ..Told::default()
+    };
+    let taken = take(inner, source, &parts, body, arrival, &mut told)
+        .instrument(span.clone())
+        .await;
+    finish(inner, source, arrival, &told, &span, taken)
+}
+
+/// Answers a request to no source.
+pub(crate) fn unknown<L>(app: &App<L>) -> Response {
+    let refused = Refused::UnknownSource;
+    app.inner().metrics.answered("unknown", refused.outcome());
+    tracing::debug!(outcome = refused.outcome(), "request to no source");
+    refused.into_response()
+}
+
+async fn take<L: EventLog>(
+    inner: &Inner<L>,
+    source: &Source,
+    parts: &Parts,
+    body: Body,
+    arrival: Arrival,
+    told: &mut Told,
+) -> Result<Taken, Refused> {
+    check_head(parts)?;
+    inner.log.ready().map_err(Refused::NotReady)?;
+
+    let deadline = arrival.at + source.deadline;
+    let body_deadline = deadline.min(arrival.at + inner.config.body_timeout);
+    let mut share = inner.budget.share(inner.metrics.holding_bytes());
+    let collected = collect(body, source.body_bytes_max, &mut share);
+    let body = match timeout_at(body_deadline, collected).await {
+        Ok(collected) => collected?,
+        Err(_) => return Err(Refused::Slow),
+    };
+
+    let webhook = understand(inner, source, &parts.headers, body, arrival, told)?;
+    if !source.takes(&webhook.event_type) {
+        return Ok(Taken::Ignored);
+    }
+    let record = to_record(inner, webhook)?;
+    let producing = inner.metrics.producing();
+    let produced = timeout_at(deadline, inner.log.produce(record)).await;
+    drop(producing);
+    match produced {
+        Ok(Ok(_)) => {
+            inner
+                .metrics
+                .acknowledged(&source.name, arrival.at.elapsed());
+            Ok(Taken::Accepted)
+        }
+        Ok(Err(error)) => Err(Refused::NotProduced(error)),
+        Err(_) => Err(Refused::Late),
+    }
+}
+
+fn check_head(parts: &Parts) -> Result<(), Refused> {
+    if parts.method != Method::POST {
+        return Err(Refused::Method);
+    }
+    let plain = |value: &http::HeaderValue| value.as_bytes().eq_ignore_ascii_case(b"identity");
+    if !parts
+        .headers
+        .get_all(header::CONTENT_ENCODING)
+        .iter()
+        .all(plain)
+    {
+        return Err(Refused::Encoded);
+    }
+    Ok(())
+}
+
+/// Verifies the bytes, and only then looks into them.
+fn understand<L>(
+    inner: &Inner<L>,
+    source: &Source,
+    headers: &HeaderMap,
+    body: Bytes,
+    arrival: Arrival,
+    told: &mut Told,
+) -> Result<Webhook, Refused> {
+    let rule = source.rule_for(headers).ok_or(Refusal::Unsigned)?;
+    let verified = verify(rule, &source.secrets, headers, &body, arrival.at_ms)
+        .inspect_err(|refusal| told.verification = word(refusal))?;
+    told.verification = "ok";
+    inner
+        .metrics
+        .verified(&source.name, verified.slot, body.len());
+
+    told.delivery_id = delivery_id(rule, &source.name, headers, &body)?;
+    told.event_type = event_type(rule, headers, &body)?;
+    let content_type = headers.get(header::CONTENT_TYPE);
+    Ok(Webhook {
+        source: source.name.clone(),
+        delivery_id: told.delivery_id.clone(),
+        event_type: told.event_type.clone(),
+        content_type: content_type
+            .and_then(|value| value.to_str().ok())
+            .map(str::to_owned),
+        headers: pass_on(headers),
+        body,
+        received_at_ms: arrival.at_ms,
+        generation: 0,
+    })
+}
+
+fn to_record<L>(inner: &Inner<L>, webhook: Webhook) -> Result<Record, Refused> {
+    let value = inner
+        .codec
+        .encode_webhook(&webhook)
+        .map_err(Refused::NotEncoded)?;
+    let mut headers: Headers = runtime::trace::current_headers();
+    let static_type = Bytes::from_static(names::CONTENT_TYPE_AVRO.as_bytes());
+    headers.push((names::CONTENT_TYPE.to_owned(), static_type));
+    headers.push((names::SOURCE.to_owned(), webhook.source.into()));
+    headers.push((names::EVENT_TYPE.to_owned(), webhook.event_type.into()));
+    Ok(Record {
+        topic: Topic::Webhooks,
+        key: webhook.delivery_id.into(),
+        value,
+        headers,
+    })
+}
+
+/// Counts, logs and answers. Never with a body, a signature or a secret.
+fn finish<L>(
+    inner: &Inner<L>,
+    source: &Source,
+    arrival: Arrival,
+    told: &Told,
+    span: &Span,
+    taken: Result<Taken, Refused>,
+) -> Response {
+    let (outcome, status, cause) = match &taken {
+        Ok(taken) => (taken.outcome(), taken.status(), None),
+        Err(refused) => (
+            refused.outcome(),
+            refused.status(),
+            Some(refused.to_string()),
+        ),
+    };
+    inner.metrics.answered(&source.name, outcome);
+    span.record("delivery_id", told.delivery_id.as_str());
+    span.record("event_type", told.event_type.as_str());
+    span.record("outcome", outcome);
+    span.record("http.response.status_code", status.as_u16());
+    let duration_ms = u64::try_from(arrival.at.elapsed().as_millis()).unwrap_or(u64::MAX);
+    macro_rules! line {
+        ($level:ident) => {
+            tracing::$level!(
+                parent: span,
+                source = source.name,
+                delivery_id = told.delivery_id,
+                event_type = told.event_type,
+                verification = told.verification,
+                outcome,
+                status = status.as_u16(),
+                cause,
+                received_at_ms = arrival.at_ms,
+                duration_ms,
+                "webhook answered"
+            )
+        };
+    }
+    // Somebody should look at what we could not store; what a stranger sends is no news.
+    if status.is_server_error() {
+        line!(warn)
+    } else {
+        line!(info)
+    }
+    match taken {
+        Ok(taken) => taken.status().into_response(),
+        Err(refused) => refused.into_response(),
+    }
+}
+
+fn word(refusal: &Refusal) -> &'static str {
+    match refusal {
+        Refusal::Unsigned => "unsigned",
+        Refusal::Mismatch => "mismatch",
+        Refusal::Stale => "stale",
+        Refusal::Early => "early",
+        Refusal::Repeated(_) | Refusal::Missing(_) | Refusal::Malformed(_) => "malformed",
+    }
+}
