@@ -5,10 +5,32 @@ use crate::{
     webhook::Header,
 };
 use bytes::Bytes;
+use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 /// A delivery that ended without success, with everything needed to understand and to replay it. Value of `<p>.dead-letters`.
-#[derive(Clone, Debug, PartialEq, Eq)]
+///
+/// # For consumers in other languages
+///
+/// - The value is one Avro record in a frame. First byte `00`: 4 bytes of schema registry id, big-endian, then the datum
+///   (what Confluent's deserialisers expect). First bytes `C3 01`: Avro single-object encoding, 8 bytes of CRC-64-AVRO
+///   fingerprint, little-endian, then the datum. Which of the two is the operator's choice; be ready for both, since it may
+///   change in the life of a topic.
+/// - The schema is `avro/dead_letter.avsc`; `fencepost topics describe` prints it and its fingerprint. It holds all it
+///   refers to. Later versions only add fields with defaults and enum symbols, so resolve the writer's schema to
+///   your own copy; keep the former versions for as long as the topic keeps their records.
+/// - `reason` and `outcome` are enums with a default: a symbol that your copy does not know becomes `other`, `unknown`.
+///   Branch on `reason`, never on the text of `detail`.
+/// - Publishing is at least once: drop repeats by `dead_letter_id`. A delivery that was replayed and failed again is
+///   another letter, with a higher `generation` and another id.
+/// - The record's key is the delivery id, so all letters of a webhook stand in one partition, in order.
+///   The log headers of [`crate::header`] tell source, event type, destination and reason without decoding.
+/// - `body` and header values are the bytes received: they need not be UTF-8. With reason `undecodable`, `body` is
+///   the raw value of a log record, `origin` says which, and the fields about the webhook are empty.
+/// - `attempts` counts this generation's attempts; `history` is bounded, so it may hold fewer.
+/// - Times are milliseconds since the Unix epoch, UTC. Nothing in the record is a secret of ours, but the body is
+///   whatever the sender sent.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeadLetter {
     /// [`dead_letter_id`]: equal for the copies that at-least-once publishing may leave; consumers drop repeats by it.
     pub dead_letter_id: String,
@@ -31,8 +53,10 @@ pub struct DeadLetter {
     /// HTTP status of the last attempt that got an answer.
     pub last_status: Option<u16>,
     /// When the webhook was received, milliseconds since the Unix epoch.
+    #[serde(rename = "received_at")]
     pub received_at_ms: i64,
     /// When the delivery was given up, milliseconds since the Unix epoch.
+    #[serde(rename = "failed_at")]
     pub failed_at_ms: i64,
     /// Attempts, oldest first: the first one and the last ones, at most [`crate::HISTORY_MAX`].
     pub history: Vec<AttemptSummary>,
@@ -41,13 +65,14 @@ pub struct DeadLetter {
     /// The webhook's headers that may be passed on.
     pub headers: Vec<Header>,
     /// The exact bytes received; with reason `undecodable` the raw value of the log record.
+    #[serde(with = "crate::wire::bytes")]
     pub body: Bytes,
     /// The log record that was being worked on when the delivery ended.
     pub origin: Origin,
 }
 
 /// Place of a record in the log.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Origin {
     /// Topic name.
     pub topic: String,
@@ -58,7 +83,8 @@ pub struct Origin {
 }
 
 /// Why a delivery ended without success. The string form is stable: consumers and the store branch on it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Reason {
     /// The destination refused it for good (3xx, 4xx).
     Rejected,
@@ -121,6 +147,9 @@ impl Reason {
 
     /// Reverse of [`Self::as_str`]; a name that this version does not know is [`Self::Other`].
     pub fn parse(name: &str) -> Self {
-        Self::ALL.into_iter().find(|reason| reason.as_str() == name).unwrap_or(Self::Other)
+        Self::ALL
+            .into_iter()
+            .find(|reason| reason.as_str() == name)
+            .unwrap_or(Self::Other)
     }
 }

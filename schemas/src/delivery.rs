@@ -1,6 +1,7 @@
 //! A delivery: the obligation to get one webhook to one destination, as it waits in a delay tier.
 
 use crate::webhook::Webhook;
+use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 /// Entries kept in [`Delivery::history`]: the first attempt and the last ones. Bounds the record.
@@ -18,7 +19,7 @@ pub struct DeliveryKey {
 }
 
 /// A delivery on its way through the delay tiers. Value of `<p>.delay.<tier>`.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Delivery {
     /// The webhook to deliver, body inline.
     pub webhook: Webhook,
@@ -29,8 +30,10 @@ pub struct Delivery {
     /// 0 for the first life of the delivery, +1 each time an ended one is opened again.
     pub generation: u32,
     /// Claim token of the attempt that scheduled this record; none when no attempt was made yet.
+    #[serde(with = "crate::wire::optional_uuid")]
     pub fence: Option<Uuid>,
     /// Not before this time, milliseconds since the Unix epoch. Jitter is already in it.
+    #[serde(rename = "due_at")]
     pub due_at_ms: i64,
     /// How often the record was put off because its destination had no room, without an attempt.
     pub deferred: u32,
@@ -39,13 +42,15 @@ pub struct Delivery {
 }
 
 /// What one attempt came to, small enough to travel with the delivery. Never holds a response body or a secret.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AttemptSummary {
     /// Number of the attempt, from 1.
     pub attempt: u32,
     /// The claim token: id of the attempt in logs and traces.
+    #[serde(with = "crate::wire::uuid")]
     pub token: Uuid,
     /// Start, milliseconds since the Unix epoch.
+    #[serde(rename = "started_at")]
     pub started_at_ms: i64,
     /// From the start to the end of the answer, milliseconds.
     pub duration_ms: u32,
@@ -58,7 +63,8 @@ pub struct AttemptSummary {
 }
 
 /// Kind of an attempt's outcome; the string form is stable.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum OutcomeKind {
     /// 2xx.
     Delivered,
@@ -82,7 +88,11 @@ pub enum OutcomeKind {
 
 impl std::fmt::Display for DeliveryKey {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}/{}/{}", self.source, self.delivery_id, self.destination)
+        write!(
+            f,
+            "{}/{}/{}",
+            self.source, self.delivery_id, self.destination
+        )
     }
 }
 

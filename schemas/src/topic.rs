@@ -39,7 +39,11 @@ pub struct TopicNames {
 /// The partition of a key: `murmur2(key) & 0x7fffffff % partitions`, as the Java client and librdkafka's
 /// `murmur2_random` do it, so that foreign tools agree with us. 0 when `partitions` is 0.
 pub fn partition_for(key: &[u8], partitions: u32) -> u32 {
-    if partitions == 0 { 0 } else { (murmur2(key) & 0x7fff_ffff) % partitions }
+    if partitions == 0 {
+        0
+    } else {
+        (murmur2(key) & 0x7fff_ffff) % partitions
+    }
 }
 
 // === impl Topic ===
@@ -107,7 +111,10 @@ impl DelayTier {
 
     /// The largest tier that does not overshoot `remaining_ms`; none when even the smallest would.
     pub fn for_remaining(remaining_ms: i64) -> Option<Self> {
-        Self::ALL.into_iter().rev().find(|tier| tier.wait_ms() <= remaining_ms)
+        Self::ALL
+            .into_iter()
+            .rev()
+            .find(|tier| tier.wait_ms() <= remaining_ms)
     }
 }
 
@@ -116,7 +123,9 @@ impl DelayTier {
 impl TopicNames {
     /// Names under `prefix`, e.g. `fencepost` gives `fencepost.webhooks`.
     pub fn new(prefix: impl Into<String>) -> Self {
-        Self { prefix: prefix.into() }
+        Self {
+            prefix: prefix.into(),
+        }
     }
 
     /// Full name of a topic.
@@ -127,7 +136,9 @@ impl TopicNames {
     /// Reverse of [`Self::name`].
     pub fn parse(&self, name: &str) -> Option<Topic> {
         let suffix = name.strip_prefix(self.prefix.as_str())?.strip_prefix('.')?;
-        Topic::ALL.into_iter().find(|topic| topic.suffix() == suffix)
+        Topic::ALL
+            .into_iter()
+            .find(|topic| topic.suffix() == suffix)
     }
 }
 
@@ -165,7 +176,10 @@ mod tests {
             ("foobar", -790_332_482),
             ("a-little-bit-long-string", -985_981_536),
             ("a-little-bit-longer-string", -1_486_304_829),
-            ("lkjh234lh9fiuh90y23oiuhsafujhadof229phr9h19h89h8", -58_897_971),
+            (
+                "lkjh234lh9fiuh90y23oiuhsafujhadof229phr9h19h89h8",
+                -58_897_971,
+            ),
         ] {
             assert_eq!(murmur2(key.as_bytes()).cast_signed(), hash, "{key}");
         }
