@@ -1,0 +1,132 @@
+//! Issuing one statement until its outcome is known.
+
+use super::{TooLate, fault, fault::Fault, seen::Answer, statement::Values};
+use crate::StoreError;
+use scylla::{
+    client::session::Session, errors::ExecutionError, statement::prepared::PreparedStatement,
+    value::Row,
+};
+use std::time::Duration;
+use tokio::{sync::Semaphore, time::Instant};
+
+/// Pause before a statement is issued again, milliseconds: short against a lease, long enough that two ballots part.
+const PAUSE_MS: std::ops::RangeInclusive<u64> = 20..=100;
+
+/// The session, with a limit on what is in flight.
+#[derive(Debug)]
+pub(super) struct Issuer {
+    session: Session,
+    permits: Semaphore,
+}
+
+/// One try.
+enum Tried {
+    Answered(Answer),
+    Failed(ExecutionError),
+    Unreadable(StoreError),
+}
+
+// === impl Issuer ===
+
+impl Issuer {
+    pub(super) fn new(session: Session, in_flight_max: usize) -> Self {
+        let permits = in_flight_max.clamp(1, Semaphore::MAX_PERMITS);
+        Self {
+            session,
+            permits: Semaphore::new(permits),
+        }
+    }
+
+    /// Issues the same conditional write with the same values until it is answered, refused, or `deadline` has passed.
+    /// The caller recognises its own token in the answer: an earlier issue may have been applied.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`] says whether the write may have happened.
+    pub(super) async fn write(
+        &self,
+        statement: &PreparedStatement,
+        values: &Values,
+        deadline: Instant,
+    ) -> Result<Answer, StoreError> {
+        self.issue(statement, values, deadline, TooLate::of("writing"))
+            .await
+    }
+
+    /// The same for a read.
+    ///
+    /// # Errors
+    /// See [`StoreError`].
+    pub(super) async fn read(
+        &self,
+        statement: &PreparedStatement,
+        values: &Values,
+        deadline: Instant,
+    ) -> Result<Answer, StoreError> {
+        self.issue(statement, values, deadline, TooLate::of("reading"))
+            .await
+    }
+
+    async fn issue(
+        &self,
+        statement: &PreparedStatement,
+        values: &Values,
+        deadline: Instant,
+        mut last: TooLate,
+    ) -> Result<Answer, StoreError> {
+        loop {
+            let tried = tokio::time::timeout_at(deadline, self.once(statement, values)).await;
+            match tried {
+                Err(_elapsed) => {
+                    last.in_doubt = true;
+                    return Err(last.unavailable());
+                }
+                Ok(Tried::Answered(answer)) => return Ok(answer),
+                Ok(Tried::Unreadable(error)) => return Err(error),
+                Ok(Tried::Failed(error)) => match fault::of(&error) {
+                    Fault::Refused => return Err(StoreError::Refused(error.to_string())),
+                    Fault::NotStarted => last.note(&error),
+                    Fault::Unknown => {
+                        last.in_doubt = true;
+                        last.note(&error);
+                    }
+                },
+            }
+            if tokio::time::timeout_at(deadline, pause()).await.is_err() {
+                return Err(last.unavailable());
+            }
+        }
+    }
+
+    async fn once(&self, statement: &PreparedStatement, values: &Values) -> Tried {
+        // Never closed; were it, the statement would go out without a limit, and be right all the same.
+        let _permit = self.permits.acquire().await.ok();
+        let result = match Box::pin(self.session.execute_unpaged(statement, values)).await {
+            Ok(result) => result,
+            Err(error) => return Tried::Failed(error),
+        };
+        let read = || {
+            let rows = result
+                .into_rows_result()
+                .map_err(|error| error.to_string())?;
+            let row = rows
+                .maybe_first_row::<Row>()
+                .map_err(|error| error.to_string())?;
+            let names = rows.column_specs();
+            let names = names.iter().map(|column| column.name());
+            let values = row.map(|row| row.columns).unwrap_or_default();
+            Ok::<_, String>(Answer::read(names.zip(values)))
+        };
+        match read() {
+            Ok(Ok(answer)) => Tried::Answered(answer),
+            Ok(Err(error)) => Tried::Unreadable(error),
+            Err(cause) => Tried::Unreadable(StoreError::Refused(format!(
+                "can not read the answer: {cause}"
+            ))),
+        }
+    }
+}
+
+/// Waits a little, at random.
+pub(super) async fn pause() {
+    tokio::time::sleep(Duration::from_millis(rand::random_range(PAUSE_MS))).await;
+}
