@@ -182,6 +182,30 @@ fn old_bytes_are_read_with_defaults() {
     }
 }
 
+/// The Avro crate takes the end of the input for a null in a nullable field; we do not.
+#[test]
+fn a_missing_nullable_end_is_broken() {
+    let mut text = json(Record::Webhook);
+    let fields = text["fields"].as_array_mut().unwrap();
+    fields.sort_by_key(|field| field["name"] == "content_type");
+    let text = text.to_string();
+    let writer = Schema::parse_str(&text).unwrap();
+    let (datum, _) = resolve(Record::Webhook.text(), golden(Record::Webhook), &writer);
+    let bytes = framed(&writer, &datum);
+    let codec = Codec::default()
+        .accept(Record::Webhook, None, &text)
+        .unwrap();
+    assert_eq!(codec.decode_webhook(&bytes), Ok(webhook()));
+    for end in 10..bytes.len() {
+        let cause = "ends early".to_owned();
+        let broken = DecodeError::Broken {
+            record: "Webhook",
+            cause,
+        };
+        assert_eq!(codec.decode_webhook(&bytes[..end]), Err(broken), "{end}");
+    }
+}
+
 /// A coming version: another field and another enum symbol. We read it as well as we know.
 #[test]
 fn newer_bytes_are_read_without_what_is_unknown() {
