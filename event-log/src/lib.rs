@@ -20,6 +20,7 @@ pub mod config;
 #[cfg(any(test, feature = "conformance"))]
 pub mod conformance;
 pub mod embedded;
+mod fair;
 #[cfg(feature = "kafka")]
 pub mod kafka;
 pub mod memory;
