@@ -1,13 +1,18 @@
 //! The table in SQLite: rows in, rows out. Decides nothing.
 
 use crate::{Retention, Row, Status, StoreError, claim};
-use rusqlite::{Connection, ErrorCode, OptionalExtension, Statement, params};
+use rusqlite::{
+    Connection, ErrorCode, OptionalExtension, Statement, Transaction, TransactionBehavior, params,
+};
 use schemas::{DeliveryKey, Reason};
-use std::path::Path;
+use std::{path::Path, time::Duration};
 use uuid::Uuid;
 
 /// Layout of the file; a file with a higher number was written by a later version.
 const LAYOUT: i64 = 1;
+
+/// How long a transaction waits for a foreign tool that holds the file's write lock.
+const BUSY_TIMEOUT: Duration = Duration::from_secs(1);
 
 const SETTINGS: &str = "
     PRAGMA journal_mode = WAL;
@@ -84,6 +89,9 @@ impl Table {
     pub(super) fn open(path: &Path, retention: Retention) -> Result<Self, StoreError> {
         let connection = Connection::open(path).map_err(|error| classify(&error))?;
         connection
+            .busy_timeout(BUSY_TIMEOUT)
+            .map_err(|error| classify(&error))?;
+        connection
             .execute_batch(SETTINGS)
             .map_err(|error| classify(&error))?;
         let layout: i64 = connection
@@ -113,9 +121,9 @@ impl Table {
         })
     }
 
-    /// Rolled back unless committed.
-    pub(super) fn begin(&self) -> rusqlite::Result<rusqlite::Transaction<'_>> {
-        self.connection.unchecked_transaction()
+    /// Rolled back unless committed. Takes the write lock at once, so that a tool that holds it is noticed here.
+    pub(super) fn begin(&self) -> rusqlite::Result<Transaction<'_>> {
+        Transaction::new_unchecked(&self.connection, TransactionBehavior::Immediate)
     }
 }
 
