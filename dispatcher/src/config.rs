@@ -137,13 +137,21 @@ pub fn check(
     }
     for (at, route) in routes.iter().enumerate() {
         if route.to.is_empty() {
-            problems.push(Problem::new(format!("routes[{at}].to"), "names no destination"));
+            problems.push(Problem::new(
+                format!("routes[{at}].to"),
+                "names no destination",
+            ));
         }
         for to in route.to.iter().filter(|to| !destinations.contains_key(*to)) {
             let message = format!("no [destinations.{to}] is configured");
             problems.push(Problem::new(format!("routes[{at}].to"), message));
         }
-        for event in route.events.iter().flatten().filter(|event| event.is_empty()) {
+        for event in route
+            .events
+            .iter()
+            .flatten()
+            .filter(|event| event.is_empty())
+        {
             let message = format!("event pattern {event:?} matches nothing");
             problems.push(Problem::new(format!("routes[{at}].events"), message));
         }
@@ -178,20 +186,32 @@ impl DispatcherConfig {
                 problems.push(Problem::new(format!("{key}.{name}"), message));
             }
         };
-        require(self.lease >= Duration::from_secs(1), "lease", "must be at least 1s");
+        require(
+            self.lease >= Duration::from_secs(1),
+            "lease",
+            "must be at least 1s",
+        );
         require(
             self.skew_margin * 4 <= self.lease,
             "skew_margin",
             "must be at most a quarter of `lease`",
         );
         require(self.in_flight_max > 0, "in_flight_max", "must be above 0");
-        require(self.in_flight_bytes_max > 0, "in_flight_bytes_max", "must be above 0");
+        require(
+            self.in_flight_bytes_max > 0,
+            "in_flight_bytes_max",
+            "must be above 0",
+        );
         require(
             self.room_wait <= self.lease,
             "room_wait",
             "must be at most `lease`: a waiting record holds its partition's watermark",
         );
-        require(!self.produce_timeout.is_zero(), "produce_timeout", "must be above 0s");
+        require(
+            !self.produce_timeout.is_zero(),
+            "produce_timeout",
+            "must be above 0s",
+        );
         problems
     }
 }
@@ -211,10 +231,18 @@ impl DestinationConfig {
         require(self.concurrency > 0, "concurrency", "must be above 0");
         for status in &self.retry_statuses {
             let good = (300..500).contains(status);
-            require(good, "retry_statuses", "only 3xx and 4xx statuses can be named");
+            require(
+                good,
+                "retry_statuses",
+                "only 3xx and 4xx statuses can be named",
+            );
         }
         if let Some(signing) = &self.signing {
-            require(!signing.secrets.is_empty(), "signing.secrets", "names no secret");
+            require(
+                !signing.secrets.is_empty(),
+                "signing.secrets",
+                "names no secret",
+            );
         }
         problems.extend(self.retry.check(&format!("{key}.retry")));
         problems
@@ -230,14 +258,20 @@ impl DestinationConfig {
                 "plain http is refused; use https, or set `allow_http = true` for this destination",
             )),
             other => {
-                problems.push(Problem::new(key, format!("scheme {other:?} can not be delivered to")));
+                problems.push(Problem::new(
+                    key,
+                    format!("scheme {other:?} can not be delivered to"),
+                ));
             }
         }
         if self.url.host().is_none() {
             problems.push(Problem::new(key, "has no host"));
         }
         if !self.url.username().is_empty() || self.url.password().is_some() {
-            problems.push(Problem::new(key, "user and password do not belong into the URL"));
+            problems.push(Problem::new(
+                key,
+                "user and password do not belong into the URL",
+            ));
         }
         if self.url.fragment().is_some() {
             problems.push(Problem::new(key, "a fragment is never sent"));
@@ -281,9 +315,17 @@ impl RetryConfig {
             "must be a number of at least 1",
         );
         require(self.cap >= self.base, "cap", "must be at least `base`");
-        require((0.0..=1.0).contains(&self.jitter), "jitter", "must be between 0 and 1");
+        require(
+            (0.0..=1.0).contains(&self.jitter),
+            "jitter",
+            "must be between 0 and 1",
+        );
         require(self.attempts_max > 0, "attempts_max", "must be above 0");
-        require(self.max_age >= self.base, "max_age", "must be at least `base`");
+        require(
+            self.max_age >= self.base,
+            "max_age",
+            "must be at least `base`",
+        );
         problems
     }
 }

@@ -47,23 +47,39 @@ pub fn after_attempt(
 ) -> Decision {
     match outcome.kind {
         OutcomeKind::Delivered => return Decision::Complete,
-        OutcomeKind::Rejected => return Decision::DeadLetter { reason: Reason::Rejected },
-        OutcomeKind::Gone => return Decision::DeadLetter { reason: Reason::Gone },
-        OutcomeKind::Blocked => return Decision::DeadLetter { reason: Reason::Blocked },
+        OutcomeKind::Rejected => {
+            return Decision::DeadLetter {
+                reason: Reason::Rejected,
+            };
+        }
+        OutcomeKind::Gone => {
+            return Decision::DeadLetter {
+                reason: Reason::Gone,
+            };
+        }
+        OutcomeKind::Blocked => {
+            return Decision::DeadLetter {
+                reason: Reason::Blocked,
+            };
+        }
         OutcomeKind::Throttled
         | OutcomeKind::Failed
         | OutcomeKind::Interrupted
         | OutcomeKind::Unknown => {}
     }
     if standing.attempt >= retry.attempts_max {
-        return Decision::DeadLetter { reason: Reason::Exhausted };
+        return Decision::DeadLetter {
+            reason: Reason::Exhausted,
+        };
     }
     // Retry-After only lengthens a wait; it may go past the backoff's own cap.
     let wished = outcome.retry_after.unwrap_or_default().min(retry_after_max);
     let wait = backoff(standing.attempt, retry, jitter).max(wished);
     let not_before_ms = now_ms.saturating_add(millis(wait));
     if not_before_ms > deadline_ms(standing, retry) {
-        return Decision::DeadLetter { reason: Reason::Expired };
+        return Decision::DeadLetter {
+            reason: Reason::Expired,
+        };
     }
     Decision::Retry { not_before_ms }
 }
@@ -75,14 +91,20 @@ pub fn backoff(attempt: u32, retry: &RetryConfig, jitter: f64) -> Duration {
     let cap_s = retry.cap.as_secs_f64();
     let wait_s = (retry.base.as_secs_f64() * retry.factor.powi(exponent)).min(cap_s);
     let wait_s = if wait_s.is_finite() { wait_s } else { cap_s };
-    let jitter = if jitter.is_finite() { jitter.clamp(0.0, 1.0) } else { 0.0 };
+    let jitter = if jitter.is_finite() {
+        jitter.clamp(0.0, 1.0)
+    } else {
+        0.0
+    };
     let wait_s = wait_s * (1.0 + retry.jitter * jitter);
     let wait = Duration::try_from_secs_f64(wait_s).unwrap_or(retry.cap);
     wait.max(DelayTier::SMALLEST.wait())
 }
 
 fn deadline_ms(standing: Standing, retry: &RetryConfig) -> i64 {
-    standing.received_at_ms.saturating_add(millis(retry.max_age))
+    standing
+        .received_at_ms
+        .saturating_add(millis(retry.max_age))
 }
 
 fn millis(duration: Duration) -> i64 {
@@ -102,7 +124,10 @@ mod tests {
     }
 
     fn at(attempt: u32) -> Standing {
-        Standing { attempt, received_at_ms: 1_000 }
+        Standing {
+            attempt,
+            received_at_ms: 1_000,
+        }
     }
 
     #[test]
@@ -110,39 +135,93 @@ mod tests {
         let retry = RetryConfig::default();
         for (status, decision) in [
             (204, Decision::Complete),
-            (404, Decision::DeadLetter { reason: Reason::Rejected }),
-            (301, Decision::DeadLetter { reason: Reason::Rejected }),
-            (410, Decision::DeadLetter { reason: Reason::Gone }),
+            (
+                404,
+                Decision::DeadLetter {
+                    reason: Reason::Rejected,
+                },
+            ),
+            (
+                301,
+                Decision::DeadLetter {
+                    reason: Reason::Rejected,
+                },
+            ),
+            (
+                410,
+                Decision::DeadLetter {
+                    reason: Reason::Gone,
+                },
+            ),
         ] {
             let outcome = of_status(status, None, &[], 0);
-            assert_eq!(after_attempt(at(1), &outcome, &retry, DAY, 2_000, 0.5), decision);
+            assert_eq!(
+                after_attempt(at(1), &outcome, &retry, DAY, 2_000, 0.5),
+                decision
+            );
         }
         let blocked = without_answer(OutcomeKind::Blocked, "loopback");
         assert_eq!(
             after_attempt(at(1), &blocked, &retry, DAY, 2_000, 0.5),
-            Decision::DeadLetter { reason: Reason::Blocked }
+            Decision::DeadLetter {
+                reason: Reason::Blocked
+            }
         );
     }
 
     #[test]
     fn the_last_attempt_exhausts() {
-        let retry = RetryConfig { attempts_max: 3, ..RetryConfig::default() };
+        let retry = RetryConfig {
+            attempts_max: 3,
+            ..RetryConfig::default()
+        };
         let decide = |attempt| after_attempt(at(attempt), &failed(), &retry, DAY, 2_000, 0.0);
-        assert_eq!(decide(1), Decision::Retry { not_before_ms: 7_000 });
-        assert_eq!(decide(2), Decision::Retry { not_before_ms: 17_000 });
-        assert_eq!(decide(3), Decision::DeadLetter { reason: Reason::Exhausted });
+        assert_eq!(
+            decide(1),
+            Decision::Retry {
+                not_before_ms: 7_000
+            }
+        );
+        assert_eq!(
+            decide(2),
+            Decision::Retry {
+                not_before_ms: 17_000
+            }
+        );
+        assert_eq!(
+            decide(3),
+            Decision::DeadLetter {
+                reason: Reason::Exhausted
+            }
+        );
         assert_eq!(before_attempt(at(3), &retry, 2_000), None);
-        assert_eq!(before_attempt(at(4), &retry, 2_000), Some(Reason::Exhausted));
+        assert_eq!(
+            before_attempt(at(4), &retry, 2_000),
+            Some(Reason::Exhausted)
+        );
     }
 
     #[test]
     fn age_ends_a_delivery_at_its_edge() {
-        let retry = RetryConfig { max_age: Duration::from_secs(60), ..RetryConfig::default() };
+        let retry = RetryConfig {
+            max_age: Duration::from_secs(60),
+            ..RetryConfig::default()
+        };
         assert_eq!(before_attempt(at(1), &retry, 61_000), None);
         assert_eq!(before_attempt(at(1), &retry, 61_001), Some(Reason::Expired));
         let decide = |now_ms| after_attempt(at(1), &failed(), &retry, DAY, now_ms, 0.0);
-        assert_eq!(decide(56_000), Decision::Retry { not_before_ms: 61_000 });
-        assert_eq!(decide(56_001), Decision::DeadLetter { reason: Reason::Expired });
+        assert_eq!(
+            decide(56_000),
+            Decision::Retry {
+                not_before_ms: 61_000
+            }
+        );
+        assert_eq!(
+            decide(56_001),
+            Decision::DeadLetter {
+                reason: Reason::Expired
+            }
+        );
     }
 
     #[test]
@@ -152,11 +231,31 @@ mod tests {
             let outcome = of_status(503, Some(seconds.as_bytes()), &[], 0);
             after_attempt(at(2), &outcome, &retry, max, 0, 0.0)
         };
-        assert_eq!(decide("1", DAY), Decision::Retry { not_before_ms: 15_000 });
-        assert_eq!(decide("60", DAY), Decision::Retry { not_before_ms: 60_000 });
+        assert_eq!(
+            decide("1", DAY),
+            Decision::Retry {
+                not_before_ms: 15_000
+            }
+        );
+        assert_eq!(
+            decide("60", DAY),
+            Decision::Retry {
+                not_before_ms: 60_000
+            }
+        );
         // Past the backoff's own cap of 6 h.
-        assert_eq!(decide("36000", DAY), Decision::Retry { not_before_ms: 36_000_000 });
-        assert_eq!(decide("999999", DAY), Decision::Retry { not_before_ms: 86_400_000 });
+        assert_eq!(
+            decide("36000", DAY),
+            Decision::Retry {
+                not_before_ms: 36_000_000
+            }
+        );
+        assert_eq!(
+            decide("999999", DAY),
+            Decision::Retry {
+                not_before_ms: 86_400_000
+            }
+        );
     }
 
     proptest! {

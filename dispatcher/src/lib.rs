@@ -1,9 +1,28 @@
 //! Log → HTTP: claim, attempt, retry through delay tiers, dead-letter.
+//!
+//! Reading order: [`consume`] takes records from the log and spawns a job for each delivery; [`process`](mod@process) is the path of
+//! one delivery and holds the order of effects; [`decide`] says what follows from an outcome; [`send`] is the port to the
+//! receivers; [`publish`] makes the records of the next hop and of the dead letter; [`partitions`] and [`offsets`] say
+//! what may be committed.
+//!
+//! Not here: no clock, no Kafka, no SQL or CQL; those are behind the ports.
+
 pub mod config;
+pub mod consume;
 pub mod decide;
+pub mod limits;
+pub mod metrics;
 pub mod offsets;
 pub mod outcome;
+pub mod partitions;
+pub mod process;
+pub mod publish;
 pub mod routes;
 pub mod send;
 
-pub use config::{DestinationConfig, DispatcherConfig, RetryConfig, RouteConfig, SigningConfig, SigningScheme};
+pub use config::{
+    DestinationConfig, DispatcherConfig, RetryConfig, RouteConfig, SigningConfig, SigningScheme,
+};
+pub use consume::{RunError, Status, run};
+pub use process::Path;
+pub use send::http::HttpSend;

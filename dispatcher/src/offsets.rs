@@ -22,7 +22,9 @@ impl Offsets {
     /// does not lie behind all others is a repeat of the log's and changes nothing: false.
     pub fn receive(&mut self, offset: i64, open: u32) -> bool {
         let newest = self.window.back().map(|(offset, _)| *offset);
-        let floor = newest.or(self.next_offset.map(|next_offset| next_offset.saturating_sub(1)));
+        let floor = newest.or(self
+            .next_offset
+            .map(|next_offset| next_offset.saturating_sub(1)));
         if floor.is_some_and(|floor| offset <= floor) {
             return false;
         }
@@ -36,7 +38,9 @@ impl Offsets {
 
     /// One delivery made of the record at `offset` is finished.
     pub fn finish_one(&mut self, offset: i64) {
-        if let Ok(at) = self.window.binary_search_by_key(&offset, |(offset, _)| *offset)
+        if let Ok(at) = self
+            .window
+            .binary_search_by_key(&offset, |(offset, _)| *offset)
             && let Some((_, open)) = self.window.get_mut(at)
         {
             *open = open.saturating_sub(1);

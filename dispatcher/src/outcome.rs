@@ -35,13 +35,23 @@ pub fn of_status(
         other if retry_statuses.contains(&other) => OutcomeKind::Failed,
         _ => OutcomeKind::Rejected,
     };
-    Outcome { kind, status: Some(status), retry_after, detail: format!("http status {status}") }
+    Outcome {
+        kind,
+        status: Some(status),
+        retry_after,
+        detail: format!("http status {status}"),
+    }
 }
 
 /// An attempt without an answer, or one that must not be made.
 pub fn without_answer(kind: OutcomeKind, detail: &str) -> Outcome {
     let detail = detail.chars().take(DETAIL_CHARS_MAX).collect();
-    Outcome { kind, status: None, retry_after: None, detail }
+    Outcome {
+        kind,
+        status: None,
+        retry_after: None,
+        detail,
+    }
 }
 
 /// Retry-After (RFC 9110 section 10.2.3): delta-seconds or one of the three HTTP-date forms. A date in the past is no
@@ -71,12 +81,17 @@ mod tests {
         for status in [408, 425, 500, 502, 503, 504, 599] {
             assert_eq!(kind(status), OutcomeKind::Failed, "{status}");
         }
-        for status in [301, 302, 304, 400, 401, 403, 404, 405, 413, 422, 100, 101, 600, 999] {
+        for status in [
+            301, 302, 304, 400, 401, 403, 404, 405, 413, 422, 100, 101, 600, 999,
+        ] {
             assert_eq!(kind(status), OutcomeKind::Rejected, "{status}");
         }
         assert_eq!(kind(429), OutcomeKind::Throttled);
         assert_eq!(kind(410), OutcomeKind::Gone);
-        assert_eq!(of_status(503, Some(b"2"), &[], 0).kind, OutcomeKind::Throttled);
+        assert_eq!(
+            of_status(503, Some(b"2"), &[], 0).kind,
+            OutcomeKind::Throttled
+        );
         assert_eq!(of_status(404, None, &[404], 0).kind, OutcomeKind::Failed);
         assert_eq!(of_status(410, None, &[410], 0).kind, OutcomeKind::Failed);
     }
@@ -88,7 +103,10 @@ mod tests {
         let parse = |text: &str| parse_retry_after(text.as_bytes(), at_ms - 90_000);
         assert_eq!(parse("120"), Some(Duration::from_secs(120)));
         assert_eq!(parse(" 0 "), Some(Duration::ZERO));
-        assert_eq!(parse("99999999999999999999999"), Some(Duration::from_secs(u64::MAX)));
+        assert_eq!(
+            parse("99999999999999999999999"),
+            Some(Duration::from_secs(u64::MAX))
+        );
         for date in [
             "Sun, 06 Nov 1994 08:49:37 GMT",
             "Sunday, 06-Nov-94 08:49:37 GMT",

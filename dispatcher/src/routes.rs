@@ -3,11 +3,7 @@
 use crate::config::RouteConfig;
 
 /// The destinations of a webhook, each once, in the order of the config.
-pub fn destinations<'a>(
-    routes: &'a [RouteConfig],
-    source: &str,
-    event_type: &str,
-) -> Vec<&'a str> {
+pub fn destinations<'a>(routes: &'a [RouteConfig], source: &str, event_type: &str) -> Vec<&'a str> {
     let mut found: Vec<&str> = Vec::new();
     for route in routes.iter().filter(|route| route.source == source) {
         let wanted = match &route.events {
@@ -32,9 +28,9 @@ pub fn matches(pattern: &str, event_type: &str) -> bool {
     }
     match pattern.strip_suffix(".*") {
         None => pattern == event_type,
-        Some(name) => {
-            event_type.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
-        }
+        Some(name) => event_type
+            .strip_prefix(name)
+            .is_some_and(|rest| rest.is_empty() || rest.starts_with('.')),
     }
 }
 

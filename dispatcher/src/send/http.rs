@@ -61,7 +61,10 @@ impl HttpSend {
             }
         }
         if problems.is_empty() {
-            Ok(Self { endpoints: Arc::new(endpoints), clock })
+            Ok(Self {
+                endpoints: Arc::new(endpoints),
+                clock,
+            })
         } else {
             Err(problems)
         }
@@ -83,7 +86,12 @@ impl Endpoint {
     fn new(name: &str, config: &DestinationConfig, base: &Path) -> Result<Self, Vec<Problem>> {
         let mut problems = Vec::new();
         let mut secrets = Vec::new();
-        for (at, place) in config.signing.iter().flat_map(|signing| &signing.secrets).enumerate() {
+        for (at, place) in config
+            .signing
+            .iter()
+            .flat_map(|signing| &signing.secrets)
+            .enumerate()
+        {
             let key = format!("destinations.{name}.signing.secrets[{at}]");
             match Secret::open(place, base) {
                 Ok(secret) => {
@@ -102,13 +110,18 @@ impl Endpoint {
             problems.push(Problem::new(format!("destinations.{name}.url"), message));
         }
         match client(config) {
-            Ok(client) if problems.is_empty() => {
-                Ok(Self { config: config.clone(), client, secrets })
-            }
+            Ok(client) if problems.is_empty() => Ok(Self {
+                config: config.clone(),
+                client,
+                secrets,
+            }),
             Ok(_) => Err(problems),
             Err(error) => {
                 let key = format!("destinations.{name}");
-                problems.push(Problem::new(key, format!("no client can be built: {error}")));
+                problems.push(Problem::new(
+                    key,
+                    format!("no client can be built: {error}"),
+                ));
                 Err(problems)
             }
         }
@@ -133,10 +146,17 @@ impl Endpoint {
             Ok(Err(error)) => return of_error(&error.without_url()),
             Ok(Ok(response)) => response,
         };
-        let retry_after = response.headers().get(header::RETRY_AFTER).map(HeaderValue::as_bytes);
+        let retry_after = response
+            .headers()
+            .get(header::RETRY_AFTER)
+            .map(HeaderValue::as_bytes);
         let status = response.status().as_u16();
-        let outcome =
-            of_status(status, retry_after, &self.config.retry_statuses, clock.now_ms());
+        let outcome = of_status(
+            status,
+            retry_after,
+            &self.config.retry_statuses,
+            clock.now_ms(),
+        );
         // The status is known, so nothing that happens to the rest changes the outcome. Reading it, up to the cap, lets
         // the connection be used again; dropping it closes the connection.
         let mut left = self.config.response_bytes_max;
@@ -171,17 +191,27 @@ impl Endpoint {
         let signature = self.signature(&id, timestamp_s, webhook);
         let attempt = attempt.attempt.to_string();
         for (name, value) in [
-            (header::CONTENT_TYPE.as_str(), webhook.content_type.as_deref()),
+            (
+                header::CONTENT_TYPE.as_str(),
+                webhook.content_type.as_deref(),
+            ),
             (names::WEBHOOK_ID, Some(id.as_str())),
             (names::IDEMPOTENCY_KEY, Some(id.as_str())),
-            (names::WEBHOOK_TIMESTAMP, Some(timestamp_s.to_string().as_str())),
+            (
+                names::WEBHOOK_TIMESTAMP,
+                Some(timestamp_s.to_string().as_str()),
+            ),
             (names::WEBHOOK_SIGNATURE, signature.as_deref()),
             (names::WEBHOOK_ATTEMPT, Some(attempt.as_str())),
-            (names::WEBHOOK_EVENT_TYPE, Some(webhook.event_type.as_str()).filter(|e| !e.is_empty())),
+            (
+                names::WEBHOOK_EVENT_TYPE,
+                Some(webhook.event_type.as_str()).filter(|e| !e.is_empty()),
+            ),
         ] {
-            if let (Ok(name), Some(Ok(value))) =
-                (HeaderName::from_bytes(name.as_bytes()), value.map(HeaderValue::from_str))
-            {
+            if let (Ok(name), Some(Ok(value))) = (
+                HeaderName::from_bytes(name.as_bytes()),
+                value.map(HeaderValue::from_str),
+            ) {
                 headers.insert(name, value);
             }
         }
@@ -190,7 +220,10 @@ impl Endpoint {
 
     fn signature(&self, id: &str, timestamp_s: i64, webhook: &Webhook) -> Option<String> {
         let scheme = self.config.signing.as_ref()?.scheme;
-        let signed = self.secrets.iter().filter(|secret| secret.usable_at(timestamp_s * 1_000));
+        let signed = self
+            .secrets
+            .iter()
+            .filter(|secret| secret.usable_at(timestamp_s * 1_000));
         let signatures: Vec<String> = signed
             .filter_map(|secret| secret.with(sign::key_bytes).ok())
             .map(|key| match scheme {
@@ -204,7 +237,10 @@ impl Endpoint {
     }
 }
 
-#[expect(clippy::disallowed_methods, reason = "the one place that builds a client, hardened")]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the one place that builds a client, hardened"
+)]
 fn client(config: &DestinationConfig) -> reqwest::Result<Client> {
     Client::builder()
         .dns_resolver(Arc::new(PublicResolver::new(config.allow_cidrs.clone())))

@@ -138,18 +138,59 @@ mod tests {
     #[test]
     fn forbidden_in_every_spelling() {
         for text in [
-            "0.0.0.0", "0.1.2.3", "10.0.0.1", "100.64.0.1", "127.0.0.1", "127.255.255.254", "169.254.1.1",
-            "172.16.0.1", "172.31.255.255", "192.0.0.8", "192.0.2.1", "192.88.99.1", "192.168.1.1", "198.18.0.1",
-            "198.19.255.255", "198.51.100.1", "203.0.113.1", "224.0.0.1", "240.0.0.1", "255.255.255.255", "::", "::1",
-            "::7f00:1", "::ffff:127.0.0.1", "::ffff:8.8.8.8", "::ffff:0:1.2.3.4", "64:ff9b::7f00:1",
-            "64:ff9b:1::808:808", "100::1", "2001::1", "2001:1ff::1", "2001:db8::1", "2002:7f00:1::", "3fff::1",
-            "5f00::1", "fc00::1", "fd12::1", "fe80::1", "fec0::1", "ff02::1",
+            "0.0.0.0",
+            "0.1.2.3",
+            "10.0.0.1",
+            "100.64.0.1",
+            "127.0.0.1",
+            "127.255.255.254",
+            "169.254.1.1",
+            "172.16.0.1",
+            "172.31.255.255",
+            "192.0.0.8",
+            "192.0.2.1",
+            "192.88.99.1",
+            "192.168.1.1",
+            "198.18.0.1",
+            "198.19.255.255",
+            "198.51.100.1",
+            "203.0.113.1",
+            "224.0.0.1",
+            "240.0.0.1",
+            "255.255.255.255",
+            "::",
+            "::1",
+            "::7f00:1",
+            "::ffff:127.0.0.1",
+            "::ffff:8.8.8.8",
+            "::ffff:0:1.2.3.4",
+            "64:ff9b::7f00:1",
+            "64:ff9b:1::808:808",
+            "100::1",
+            "2001::1",
+            "2001:1ff::1",
+            "2001:db8::1",
+            "2002:7f00:1::",
+            "3fff::1",
+            "5f00::1",
+            "fc00::1",
+            "fd12::1",
+            "fe80::1",
+            "fec0::1",
+            "ff02::1",
         ] {
             assert!(allowed(text.parse().unwrap(), &[]).is_err(), "{text}");
         }
         for text in [
-            "1.1.1.1", "8.8.8.8", "100.128.0.1", "172.32.0.1", "192.0.1.1", "198.20.0.1", "2606:4700::1111",
-            "2001:200::1", "64:ff9b::808:808",
+            "1.1.1.1",
+            "8.8.8.8",
+            "100.128.0.1",
+            "172.32.0.1",
+            "192.0.1.1",
+            "198.20.0.1",
+            "2606:4700::1111",
+            "2001:200::1",
+            "64:ff9b::808:808",
         ] {
             assert_eq!(allowed(text.parse().unwrap(), &[]), Ok(()), "{text}");
         }
@@ -157,15 +198,24 @@ mod tests {
 
     #[test]
     fn a_cidr_allows_but_never_metadata() {
-        let allow: Vec<IpNet> =
-            ["127.0.0.0/8", "169.254.0.0/16", "::/0"].map(|net| net.parse().unwrap()).to_vec();
+        let allow: Vec<IpNet> = ["127.0.0.0/8", "169.254.0.0/16", "::/0"]
+            .map(|net| net.parse().unwrap())
+            .to_vec();
         assert_eq!(allowed("127.0.0.1".parse().unwrap(), &allow), Ok(()));
         assert_eq!(allowed("169.254.1.1".parse().unwrap(), &allow), Ok(()));
         assert!(allowed("10.0.0.1".parse().unwrap(), &allow).is_err());
-        for text in
-            ["169.254.169.254", "169.254.170.2", "fd00:ec2::254", "::ffff:169.254.169.254", "64:ff9b::a9fe:a9fe"]
-        {
-            assert_eq!(allowed(text.parse().unwrap(), &allow), Err(Blocked { class: "metadata" }), "{text}");
+        for text in [
+            "169.254.169.254",
+            "169.254.170.2",
+            "fd00:ec2::254",
+            "::ffff:169.254.169.254",
+            "64:ff9b::a9fe:a9fe",
+        ] {
+            assert_eq!(
+                allowed(text.parse().unwrap(), &allow),
+                Err(Blocked { class: "metadata" }),
+                "{text}"
+            );
         }
     }
 
@@ -182,11 +232,15 @@ mod tests {
     #[tokio::test]
     async fn a_name_with_a_forbidden_answer_is_refused() {
         let resolve = |allow: Vec<IpNet>| async move {
-            PublicResolver::new(allow).resolve("localhost".parse().unwrap()).await
+            PublicResolver::new(allow)
+                .resolve("localhost".parse().unwrap())
+                .await
         };
         let error = resolve(Vec::new()).await.err().unwrap();
         assert!(error.downcast_ref::<Blocked>().is_some(), "{error}");
-        let allow = ["127.0.0.0/8", "::1/128"].map(|net| net.parse().unwrap()).to_vec();
+        let allow = ["127.0.0.0/8", "::1/128"]
+            .map(|net| net.parse().unwrap())
+            .to_vec();
         assert!(resolve(allow).await.is_ok());
     }
 }

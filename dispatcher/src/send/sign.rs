@@ -53,14 +53,21 @@ pub fn key_bytes(secret: &[u8]) -> Result<Vec<u8>, KeyError> {
         Some(encoded) => STANDARD.decode(encoded).or(Err(KeyError::Base64))?,
         None => secret.to_vec(),
     };
-    if key.is_empty() { Err(KeyError::Empty) } else { Ok(key) }
+    if key.is_empty() {
+        Err(KeyError::Empty)
+    } else {
+        Ok(key)
+    }
 }
 
 /// One Standard Webhooks v1 signature (`v1,<base64>`) over `id.timestamp.body`.
 /// <https://github.com/standard-webhooks/standard-webhooks/blob/main/spec/standard-webhooks.md>
 pub fn standard_webhooks(key: &[u8], id: &str, timestamp_s: i64, body: &[u8]) -> String {
     let timestamp = timestamp_s.to_string();
-    let tag = tag(key, [id.as_bytes(), b".", timestamp.as_bytes(), b".", body].into_iter());
+    let tag = tag(
+        key,
+        [id.as_bytes(), b".", timestamp.as_bytes(), b".", body].into_iter(),
+    );
     format!("v1,{tag}")
 }
 
@@ -73,11 +80,18 @@ pub fn framed(key: &[u8], id: &str, timestamp_s: i64, webhook: &Webhook) -> Stri
         timestamp.as_bytes(),
         id.as_bytes(),
         webhook.event_type.as_bytes(),
-        webhook.content_type.as_deref().unwrap_or_default().as_bytes(),
+        webhook
+            .content_type
+            .as_deref()
+            .unwrap_or_default()
+            .as_bytes(),
         &webhook.body,
     ];
     let lengths = fields.map(|field| (field.len() as u64).to_be_bytes());
-    let parts = lengths.iter().zip(fields).flat_map(|(length, field)| [length.as_slice(), field]);
+    let parts = lengths
+        .iter()
+        .zip(fields)
+        .flat_map(|(length, field)| [length.as_slice(), field]);
     format!("f1,{}", tag(key, parts))
 }
 
@@ -131,7 +145,10 @@ mod tests {
             ),
         ] {
             let key = key_bytes(secret.as_bytes()).unwrap();
-            assert_eq!(standard_webhooks(&key, id, timestamp_s, body.as_bytes()), signature);
+            assert_eq!(
+                standard_webhooks(&key, id, timestamp_s, body.as_bytes()),
+                signature
+            );
         }
     }
 

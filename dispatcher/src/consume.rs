@@ -1,0 +1,345 @@
+//! The loop: log events in, jobs out, watermarks back. No policy.
+
+use crate::{
+    partitions::{Partitions, Ticket},
+    process::{self, Finished, Infra, Job, Path, Place},
+    publish, routes,
+    send::Send,
+};
+use dedup_store::Store;
+use event_log::{Consumer, Event, EventLog, LogError, Received, Revoked};
+use schemas::{DecodeError, Delivery, Topic};
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+use tokio::{
+    task::{Id, JoinError, JoinSet},
+    time::{Instant, MissedTickBehavior},
+};
+use tokio_util::sync::CancellationToken;
+
+/// Records asked of the log at once.
+const BATCH_MAX: usize = 256;
+/// Moved watermarks are handed to the log this often; revocations are looked at as often.
+const TICK: Duration = Duration::from_millis(100);
+/// Figures are refreshed every so many ticks.
+const FIGURES_TICKS: u32 = 10;
+/// How long attempts that run may hold up a rebalance.
+const REVOKE_PATIENCE: Duration = Duration::from_secs(2);
+/// Pause after the log did not answer.
+const LOG_PAUSE: Duration = Duration::from_secs(1);
+/// For the log to commit and leave the group.
+const CLOSE_DEADLINE: Duration = Duration::from_secs(5);
+
+/// Why a dispatcher ends without having been asked to. The process ends with it; the log still has all that is open.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// The log can not be used any more.
+    #[error(transparent)]
+    Log(#[from] LogError),
+    /// A defect: the delivery's attempts are counted, so it can not bring down the process for ever.
+    #[error("a delivery's task panicked: {0}")]
+    Panicked(String),
+}
+
+/// What others may know of a running dispatcher. Cheap to clone.
+#[derive(Clone, Debug, Default)]
+pub struct Status {
+    partitions_owned: Arc<AtomicUsize>,
+    in_flight: Arc<AtomicUsize>,
+}
+
+struct Loop<L: EventLog, S, H> {
+    path: Arc<Path<L, S, H>>,
+    consumer: L::Consumer,
+    partitions: Partitions,
+    jobs: JoinSet<Result<Finished, Infra>>,
+    open: HashMap<Id, Open>,
+    in_flight_bytes: usize,
+    status: Status,
+}
+
+/// A job in flight: the record to finish and the memory that it holds.
+struct Open {
+    ticket: Ticket,
+    bytes: usize,
+}
+
+/// Takes records and works on them until `shutdown`; then lets attempts that run end within the grace, commits, and gives
+/// up ownership.
+///
+/// # Errors
+/// See [`RunError`].
+pub async fn run<L: EventLog, S: Store, H: Send>(
+    path: Arc<Path<L, S, H>>,
+    status: Status,
+    shutdown: CancellationToken,
+) -> Result<(), RunError> {
+    let consumer = path.log.consumer().await?;
+    let mut this = Loop {
+        path,
+        consumer,
+        partitions: Partitions::default(),
+        jobs: JoinSet::new(),
+        open: HashMap::new(),
+        in_flight_bytes: 0,
+        status,
+    };
+    let result = this.take(&shutdown).await;
+    this.wind_up().await;
+    result
+}
+
+// === impl Loop ===
+
+impl<L: EventLog, S: Store, H: Send> Loop<L, S, H> {
+    async fn take(&mut self, shutdown: &CancellationToken) -> Result<(), RunError> {
+        let mut tick = tokio::time::interval(TICK);
+        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut ticks = 0_u32;
+        loop {
+            let room = self.room();
+            tokio::select! {
+                () = shutdown.cancelled() => return Ok(()),
+                Some(ended) = self.jobs.join_next_with_id() => self.end_all(ended)?,
+                events = self.consumer.next(room) => match events {
+                    Ok(events) => self.handle_all(events),
+                    Err(LogError::Unavailable(cause)) => {
+                        tracing::warn!(cause, "log unavailable");
+                        self.path.metrics.infrastructure_error("log");
+                        tokio::time::sleep(LOG_PAUSE).await;
+                    }
+                    Err(fatal @ LogError::Fatal(_)) => return Err(fatal.into()),
+                },
+                now = tick.tick() => {
+                    self.partitions.release(now);
+                    self.commit();
+                    ticks = ticks.wrapping_add(1);
+                    if ticks.is_multiple_of(FIGURES_TICKS) {
+                        self.figures();
+                    }
+                }
+            }
+        }
+    }
+
+    /// Ends in order: no new work, waiting ends, attempts get their grace, commit, give up ownership.
+    async fn wind_up(mut self) {
+        let grace_until = Instant::now() + self.path.config.shutdown_grace;
+        self.partitions.cancel_all();
+        while let Ok(Some(ended)) =
+            tokio::time::timeout_at(grace_until, self.jobs.join_next_with_id()).await
+        {
+            // A panic here changes nothing: the record stays unfinished.
+            drop(self.end(ended));
+        }
+        if !self.jobs.is_empty() {
+            tracing::warn!(
+                attempts = self.jobs.len(),
+                "grace is over, attempts are given up"
+            );
+            self.jobs.abort_all();
+        }
+        self.consumer
+            .close(self.partitions.watermarks(), CLOSE_DEADLINE)
+            .await;
+    }
+
+    fn room(&self) -> usize {
+        if self.in_flight_bytes >= self.path.config.in_flight_bytes_max {
+            return 0;
+        }
+        // Deliveries that only wait for their last seconds have a budget of their own.
+        let working = self.jobs.len().saturating_sub(self.path.held.count());
+        self.path
+            .config
+            .in_flight_max
+            .saturating_sub(working)
+            .min(BATCH_MAX)
+    }
+
+    fn handle_all(&mut self, events: Vec<Event>) {
+        for event in events {
+            match event {
+                Event::Assigned { partition, epoch } => {
+                    tracing::info!(partition, epoch = epoch.0, "partition assigned");
+                    self.partitions.assign(partition, epoch);
+                }
+                Event::Revoked(revoked) => self.revoke(revoked),
+                Event::Record(record) => self.receive(record),
+            }
+        }
+    }
+
+    fn revoke(&mut self, revoked: Revoked) {
+        for (partition, epoch) in &revoked.partitions {
+            tracing::info!(
+                partition,
+                epoch = epoch.0,
+                lost = revoked.lost,
+                "partition revoked"
+            );
+        }
+        let now = Instant::now();
+        self.partitions.revoke(revoked, now + REVOKE_PATIENCE);
+        self.partitions.release(now);
+    }
+
+    fn receive(&mut self, record: Received) {
+        match self.deliveries(&record) {
+            Ok(deliveries) => {
+                let open = u32::try_from(deliveries.len()).unwrap_or(u32::MAX);
+                let Some(owned) = self.partitions.receive(&record, open) else {
+                    return;
+                };
+                let trace = publish::trace_of(&record.headers);
+                for delivery in deliveries {
+                    let path = Arc::clone(&self.path);
+                    let bytes = delivery.webhook.body.len();
+                    let mut job = Job {
+                        delivery,
+                        place: Place::of(&record),
+                        trace: trace.clone(),
+                        owned: owned.clone(),
+                    };
+                    self.spawn(&record, bytes, async move {
+                        process::process(&path, &mut job).await
+                    });
+                }
+            }
+            Err(error) => {
+                let Some(owned) = self.partitions.receive(&record, 1) else {
+                    return;
+                };
+                let (path, cause) = (Arc::clone(&self.path), error.to_string());
+                tracing::warn!(
+                    topic = record.topic.suffix(),
+                    partition = record.partition,
+                    offset = record.offset,
+                    cause,
+                    "record can not be decoded, dead-lettered raw"
+                );
+                let bytes = record.value.len();
+                self.spawn(&record.clone(), bytes, async move {
+                    process::undecodable(&path, &record, &cause, &owned).await
+                });
+            }
+        }
+    }
+
+    /// The deliveries that a record asks for: one of each route's destinations, or the one that waited in a tier.
+    fn deliveries(&self, record: &Received) -> Result<Vec<Delivery>, DecodeError> {
+        match record.topic {
+            Topic::Delay(_) => Ok(vec![self.path.codec.decode_delivery(&record.value)?]),
+            Topic::Webhooks | Topic::DeadLetters => {
+                let webhook = self.path.codec.decode_webhook(&record.value)?;
+                let to =
+                    routes::destinations(&self.path.routes, &webhook.source, &webhook.event_type);
+                if to.is_empty() {
+                    self.path.metrics.unrouted(&webhook.source);
+                    tracing::info!(
+                        source = webhook.source,
+                        delivery_id = webhook.delivery_id,
+                        event_type = webhook.event_type,
+                        "no route, nothing to deliver"
+                    );
+                }
+                Ok(to
+                    .into_iter()
+                    .map(|to| Delivery::first(webhook.clone(), to))
+                    .collect())
+            }
+        }
+    }
+
+    fn spawn(
+        &mut self,
+        record: &Received,
+        bytes: usize,
+        job: impl Future<Output = Result<Finished, Infra>> + std::marker::Send + 'static,
+    ) {
+        let ticket = Ticket {
+            topic: record.topic,
+            partition: record.partition,
+            offset: record.offset,
+            epoch: record.epoch,
+        };
+        self.in_flight_bytes = self.in_flight_bytes.saturating_add(bytes);
+        let id = self.jobs.spawn(job).id();
+        self.open.insert(id, Open { ticket, bytes });
+    }
+
+    /// Ends a job, and all others that have ended in the meantime.
+    fn end_all(&mut self, ended: Ended) -> Result<(), RunError> {
+        self.end(ended)?;
+        while let Some(ended) = self.jobs.try_join_next_with_id() {
+            self.end(ended)?;
+        }
+        Ok(())
+    }
+
+    fn end(&mut self, ended: Ended) -> Result<(), RunError> {
+        let (id, result) = match ended {
+            Ok((id, result)) => (id, Ok(result)),
+            Err(error) => (error.id(), Err(error)),
+        };
+        let Some(open) = self.open.remove(&id) else {
+            return Ok(());
+        };
+        self.in_flight_bytes = self.in_flight_bytes.saturating_sub(open.bytes);
+        let finished = matches!(result, Ok(Ok(_)));
+        // 5: only now is the record's offset finished.
+        self.partitions.end(open.ticket, finished);
+        match result {
+            Ok(Ok(_) | Err(Infra::Abandoned)) => Ok(()),
+            Ok(Err(error)) => Err(RunError::Panicked(error.to_string())),
+            Err(error) => Err(RunError::Panicked(error.to_string())),
+        }
+    }
+
+    fn commit(&mut self) {
+        // 6
+        let moved = self.partitions.take_moved();
+        if !moved.is_empty() {
+            self.consumer.commit(moved);
+        }
+    }
+
+    fn figures(&self) {
+        let owned = self.partitions.count();
+        self.status.partitions_owned.store(owned, Ordering::Relaxed);
+        self.status
+            .in_flight
+            .store(self.jobs.len(), Ordering::Relaxed);
+        self.path.metrics.load(self.jobs.len(), owned);
+        for position in self.consumer.positions() {
+            if let Some(end_offset) = position.end_offset {
+                let lag = end_offset.saturating_sub(position.next_offset).max(0);
+                self.path
+                    .metrics
+                    .lag(position.topic, position.partition, lag);
+            }
+        }
+    }
+}
+
+type Ended = Result<(Id, Result<Finished, Infra>), JoinError>;
+
+// === impl Status ===
+
+impl Status {
+    /// Partitions of this process, as of about a second ago.
+    pub fn partitions_owned(&self) -> usize {
+        self.partitions_owned.load(Ordering::Relaxed)
+    }
+
+    /// Deliveries in work, as of about a second ago.
+    pub fn in_flight(&self) -> usize {
+        self.in_flight.load(Ordering::Relaxed)
+    }
+}
