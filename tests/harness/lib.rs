@@ -1,1 +1,50 @@
+//! What the system tests are made of: the real binary as processes, receivers and a sender that know nothing of the product's
+//! code, and an oracle that judges by what the receivers saw.
+//!
+//! | module | what |
+//! | --- | --- |
+//! | [`stack`] | where the real Kafka and Cassandra are, the cache, one heavy test at a time |
+//! | [`site`] | one test's own config: topics, keyspace, ports, secrets, destinations |
+//! | [`process`] | start, readiness, kill -9, SIGTERM, logs |
+//! | [`sender`] | signed webhooks, posted concurrently; remembers what was acknowledged |
+//! | [`receiver`] | scripted HTTP receivers; remember every arrival |
+//! | [`dead_letters`] | the dead-letter topic, read by a foreign client |
+//! | [`oracle`] | acknowledged = obligation: lost, doubled, altered, foreign |
+//! | [`payload`] | bodies: generated ones and GitHub's own examples |
 
+pub mod dead_letters;
+pub mod http;
+pub mod oracle;
+pub mod payload;
+pub mod process;
+pub mod receiver;
+pub mod sender;
+pub mod site;
+pub mod stack;
+
+use std::time::Duration;
+use tokio::time::{Instant, sleep};
+
+/// Pause between two looks of [`until`].
+const POLL: Duration = Duration::from_millis(100);
+
+/// Looks again and again until `look` gives something; panics with `what` after `deadline`.
+pub async fn until<T>(
+    deadline: Duration,
+    what: &str,
+    mut look: impl AsyncFnMut() -> Option<T>,
+) -> T {
+    let end = Instant::now() + deadline;
+    loop {
+        if let Some(found) = look().await {
+            return found;
+        }
+        assert!(Instant::now() < end, "not within {deadline:?}: {what}");
+        sleep(POLL).await;
+    }
+}
+
+/// Milliseconds since the Unix epoch.
+pub fn now_ms() -> i64 {
+    runtime::Clock::system().now_ms()
+}

@@ -1,0 +1,79 @@
+//! Bodies of webhooks: generated GitHub-like ones, and the real examples that GitHub's schemas are made of.
+
+use crate::{sender::Webhook, stack::cache};
+use bytes::Bytes;
+use serde_json::{Value, json};
+
+/// Version of `@octokit/webhooks-examples` that `tests/setup data` fetches.
+const EXAMPLES_VERSION: &str = "7.6.1";
+
+/// `count` webhooks with unlike bodies of 1 to 30 KB; the same `seed` gives the same ones.
+pub fn generated(seed: u64, count: usize) -> Vec<Webhook> {
+    let mut random = SplitMix(seed);
+    (0..count)
+        .map(|number| {
+            let bytes = 1_000 + (random.next() % 29_000) as usize;
+            let body = json!({
+                "ref": "refs/heads/main",
+                "number": number,
+                "repository": { "full_name": "octo/hello-wörld", "id": random.next() },
+                "message": filler(&mut random, bytes),
+            });
+            Webhook {
+                delivery_id: format!("{:016x}-{number:05}", random.next()),
+                event: "push".into(),
+                body: Bytes::from(body.to_string()),
+            }
+        })
+        .collect()
+}
+
+/// Every example payload, serialised anew, with its event name.
+///
+/// # Panics
+/// When the examples are not there: `tests/setup data` fetches them.
+pub fn examples() -> Vec<Webhook> {
+    let path = cache()
+        .join("payloads")
+        .join(EXAMPLES_VERSION)
+        .join("index.json");
+    let text = std::fs::read_to_string(&path)
+        .unwrap_or_else(|error| panic!("{}: {error}; run tests/setup data", path.display()));
+    let events: Vec<Value> = serde_json::from_str(&text).expect("the examples are JSON");
+    let mut webhooks = Vec::new();
+    for event in &events {
+        let name = event["name"].as_str().expect("an event has a name");
+        for example in event["examples"].as_array().expect("an event has examples") {
+            webhooks.push(Webhook {
+                delivery_id: format!("example-{:03}", webhooks.len()),
+                event: name.into(),
+                // GitHub sends compact JSON with escapes of its own; odd spacing shows that nobody serialises again.
+                body: Bytes::from(format!(" {example:#}\r\n")),
+            });
+        }
+    }
+    webhooks
+}
+
+/// Steele, Lea, Flood 2014: enough randomness for test data, in four lines.
+struct SplitMix(u64);
+
+impl SplitMix {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut word = self.0;
+        word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        word ^ (word >> 31)
+    }
+}
+
+/// Text that does not compress to nothing.
+fn filler(random: &mut SplitMix, bytes: usize) -> String {
+    let mut text = String::with_capacity(bytes + 16);
+    while text.len() < bytes {
+        text.push_str(&format!("{:016x}", random.next()));
+    }
+    text.truncate(bytes);
+    text
+}

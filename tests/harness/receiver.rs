@@ -1,0 +1,265 @@
+//! HTTP receivers on loopback, scripted by path. They remember every arrival.
+
+use crate::{now_ms, sender::sha256, site::free_port};
+use axum::{
+    Router,
+    body::Body,
+    extract::{Request, State},
+    response::Response,
+};
+use http::{HeaderMap, StatusCode};
+use std::{
+    collections::{BTreeMap, HashMap},
+    net::SocketAddr,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+use tokio::{net::TcpListener, task::JoinHandle, time::sleep};
+
+/// What a receiver does with a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reply {
+    /// Answers with this status.
+    Status(u16),
+    /// Answers with this status and `Retry-After` in seconds.
+    RetryAfter(u16, u32),
+    /// Answers 200 after this time.
+    Slow(Duration),
+    /// Never answers.
+    Hang,
+}
+
+/// What a path does: the replies for the first, second … arrival of each delivery, then the last one for ever.
+#[derive(Clone, Debug)]
+pub struct Script(Vec<Reply>);
+
+/// One request that arrived.
+#[derive(Clone, Debug)]
+pub struct Arrival {
+    /// Path of the request: tells the destination.
+    pub path: String,
+    /// `x-github-delivery`, passed on from the sender.
+    pub delivery_id: String,
+    /// `webhook-id`.
+    pub webhook_id: String,
+    /// `webhook-attempt`, 0 when missing.
+    pub attempt: u32,
+    /// SHA-256 of the body, hex.
+    pub body_sha256: String,
+    /// All headers.
+    pub headers: HeaderMap,
+    /// Status of the answer; none for a request that was left hanging.
+    pub status: Option<u16>,
+    /// When its body had arrived, milliseconds since the Unix epoch.
+    pub at_ms: i64,
+}
+
+/// A server with scripted paths.
+#[derive(Debug)]
+pub struct Receiver {
+    address: SocketAddr,
+    shared: Arc<Shared>,
+    server: Option<JoinHandle<()>>,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    scripts: Mutex<BTreeMap<String, Script>>,
+    log: Mutex<Log>,
+}
+
+#[derive(Debug, Default)]
+struct Log {
+    arrivals: Vec<Arrival>,
+    /// How often each path and delivery has arrived.
+    counts: HashMap<(String, String), usize>,
+}
+
+// === impl Script ===
+
+impl Script {
+    /// Always the same.
+    pub fn always(reply: Reply) -> Self {
+        Self(vec![reply])
+    }
+
+    /// `first` for the first `times` arrivals of each delivery, then 200.
+    pub fn first(times: usize, first: Reply) -> Self {
+        let mut replies = vec![first; times];
+        replies.push(Reply::Status(200));
+        Self(replies)
+    }
+
+    fn reply(&self, earlier: usize) -> Reply {
+        let at = earlier.min(self.0.len().saturating_sub(1));
+        self.0.get(at).copied().unwrap_or(Reply::Status(200))
+    }
+}
+
+// === impl Arrival ===
+
+impl Arrival {
+    /// Whether it was answered with 2xx.
+    pub fn accepted(&self) -> bool {
+        self.status
+            .is_some_and(|status| (200..300).contains(&status))
+    }
+}
+
+// === impl Receiver ===
+
+impl Receiver {
+    /// A running receiver; paths without a script answer 200.
+    pub async fn start() -> Self {
+        let address = SocketAddr::from(([127, 0, 0, 1], free_port()));
+        let mut receiver = Self {
+            address,
+            shared: Arc::default(),
+            server: None,
+        };
+        receiver.up().await;
+        receiver
+    }
+
+    /// Sets what `path` does from now on.
+    pub fn script(&self, path: &str, script: Script) {
+        lock(&self.shared.scripts).insert(path.to_owned(), script);
+    }
+
+    /// URL of a path.
+    pub fn url(&self, path: &str) -> String {
+        format!("http://{}{path}", self.address)
+    }
+
+    /// Refuses connections until [`Self::up`]. Open requests are cut off.
+    pub async fn down(&mut self) {
+        if let Some(server) = self.server.take() {
+            server.abort();
+            // An aborted task ends with an error, and that is what is wanted.
+            drop(server.await);
+        }
+    }
+
+    /// Listens (again), on the same port.
+    pub async fn up(&mut self) {
+        if self.server.is_some() {
+            return;
+        }
+        let listener = TcpListener::bind(self.address)
+            .await
+            .expect("the receiver's port is free");
+        let router = Router::new()
+            .fallback(receive)
+            .with_state(Arc::clone(&self.shared));
+        self.server = Some(tokio::spawn(async move {
+            axum::serve(listener, router)
+                .await
+                .expect("the receiver serves");
+        }));
+    }
+
+    /// Everything that arrived so far, in order.
+    pub fn arrivals(&self) -> Vec<Arrival> {
+        lock(&self.shared.log).arrivals.clone()
+    }
+
+    /// How many different deliveries were answered 2xx, by path.
+    pub fn accepted(&self, path: &str) -> usize {
+        let log = lock(&self.shared.log);
+        let ids: std::collections::BTreeSet<_> = log
+            .arrivals
+            .iter()
+            .filter(|arrival| arrival.path == path && arrival.accepted())
+            .map(|arrival| arrival.delivery_id.as_str())
+            .collect();
+        ids.len()
+    }
+
+    /// How many requests have arrived.
+    pub fn count(&self) -> usize {
+        lock(&self.shared.log).arrivals.len()
+    }
+}
+
+impl Drop for Receiver {
+    fn drop(&mut self) {
+        if let Some(server) = self.server.take() {
+            server.abort();
+        }
+    }
+}
+
+async fn receive(State(shared): State<Arc<Shared>>, request: Request) -> Response {
+    let (head, body) = request.into_parts();
+    let Ok(body) = axum::body::to_bytes(body, 64 << 20).await else {
+        return answer(StatusCode::BAD_REQUEST, None);
+    };
+    let path = head.uri.path().to_owned();
+    let text = |name: &str| {
+        head.headers
+            .get(name)
+            .and_then(|value| value.to_str().ok())
+            .unwrap_or_default()
+            .to_owned()
+    };
+    let delivery_id = text("x-github-delivery");
+    let script = lock(&shared.scripts).get(&path).cloned();
+    let reply = {
+        let mut log = lock(&shared.log);
+        let count = log
+            .counts
+            .entry((path.clone(), delivery_id.clone()))
+            .or_default();
+        let reply = script.map_or(Reply::Status(200), |script| script.reply(*count));
+        *count += 1;
+        log.arrivals.push(Arrival {
+            path,
+            delivery_id,
+            webhook_id: text("webhook-id"),
+            attempt: text("webhook-attempt").parse().unwrap_or(0),
+            body_sha256: sha256(&body),
+            status: reply.status(),
+            at_ms: now_ms(),
+            headers: head.headers,
+        });
+        reply
+    };
+    match reply {
+        Reply::Status(status) => answer(code(status), None),
+        Reply::RetryAfter(status, seconds) => answer(code(status), Some(seconds)),
+        Reply::Slow(wait) => {
+            sleep(wait).await;
+            answer(StatusCode::OK, None)
+        }
+        Reply::Hang => std::future::pending().await,
+    }
+}
+
+impl Reply {
+    fn status(self) -> Option<u16> {
+        match self {
+            Self::Status(status) | Self::RetryAfter(status, _) => Some(status),
+            Self::Slow(_) => Some(200),
+            Self::Hang => None,
+        }
+    }
+}
+
+fn code(status: u16) -> StatusCode {
+    StatusCode::from_u16(status).expect("a script names real statuses")
+}
+
+fn answer(status: StatusCode, retry_after: Option<u32>) -> Response {
+    let mut response = Response::new(Body::from("noted"));
+    *response.status_mut() = status;
+    if let Some(seconds) = retry_after {
+        response
+            .headers_mut()
+            .insert(http::header::RETRY_AFTER, seconds.into());
+    }
+    response
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
