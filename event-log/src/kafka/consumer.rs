@@ -1,0 +1,375 @@
+//! The member of the dispatcher's group: two threads of its own read, the handle takes what they have put into the
+//! [`Inbox`].
+//!
+//! librdkafka wants its poll call often: it serves the heartbeat's limit, rebalances and statistics. So a thread does
+//! nothing but poll, whether the dispatcher takes records or not; when too much waits, it pauses partitions.
+//! `group` has the thread of the group's member, [`super::delay`] that of the delay tiers.
+
+mod group;
+
+use crate::{
+    Consumer, Event, LogError, Position, Received, Watermark,
+    kafka::{
+        client::{Clients, log_error, log_line},
+        delay,
+        inbox::{Inbox, Limits},
+    },
+};
+use bytes::Bytes;
+use group::GroupContext;
+use rdkafka::{
+    Message, Offset, Statistics, TopicPartitionList,
+    config::RDKafkaLogLevel,
+    consumer::{BaseConsumer, CommitMode, Consumer as _},
+    error::{KafkaError, KafkaResult, RDKafkaErrorCode},
+    message::{BorrowedMessage, Headers as _},
+};
+use runtime::Clock;
+use schemas::{Topic, TopicNames};
+use std::{
+    convert::Infallible,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread,
+    time::Duration,
+};
+use tokio::sync::{Notify, oneshot};
+
+const MIB: usize = 1024 * 1024;
+const LIMITS: Limits = Limits {
+    main_records: 2_000,
+    main_bytes: 32 * MIB,
+    delay_records: 2_000,
+    delay_bytes: 64 * MIB,
+    lead_ms: 2_000,
+};
+/// Longest wait of a poll: bounds how late a thread hears of a close or a new partition.
+pub(super) const POLL_TIMEOUT: Duration = Duration::from_millis(50);
+/// Records read between two looks at everything else.
+pub(super) const BATCH_RECORDS_MAX: usize = 256;
+/// Clocks can be stepped while we sleep: nobody waits longer than this for a due record without looking.
+const DUE_WAIT_MAX: Duration = Duration::from_secs(1);
+
+/// Reads with ownership.
+#[derive(Debug)]
+pub struct KafkaConsumer {
+    shared: Arc<Shared>,
+    /// Ends when the threads have left the group.
+    left: Option<oneshot::Receiver<Infallible>>,
+}
+
+/// What the handle and the threads share.
+#[derive(Debug)]
+pub(super) struct Shared {
+    pub(super) names: TopicNames,
+    pub(super) clock: Clock,
+    inbox: Mutex<Inbox>,
+    wake: Notify,
+    closing: AtomicBool,
+}
+
+// === impl KafkaConsumer ===
+
+impl KafkaConsumer {
+    /// Builds both clients and starts their threads. Blocks for some milliseconds.
+    pub(super) fn start(clients: &Clients, clock: Clock) -> Result<Self, LogError> {
+        let shared = Arc::new(Shared {
+            names: clients.names().clone(),
+            clock,
+            inbox: Mutex::new(Inbox::new(LIMITS)),
+            wake: Notify::new(),
+            closing: AtomicBool::new(false),
+        });
+        let (delay, commands) = delay::Delay::start(clients, &shared)?;
+        let session = clients.config().session_timeout;
+        let context = GroupContext::new(Arc::clone(&shared), delay.client(), commands, session);
+        let group: BaseConsumer<GroupContext> = clients
+            .group_consumer()?
+            .create_with_context(context)
+            .map_err(|error| LogError::Fatal(format!("no consumer: {error}")))?;
+        let topic = clients.names().name(Topic::Webhooks);
+        group
+            .subscribe(&[&topic])
+            .map_err(|error| LogError::Fatal(format!("can not subscribe to {topic}: {error}")))?;
+        let (leaving, left) = oneshot::channel();
+        let member = group::Member::new(group, delay, Arc::clone(&shared));
+        spawn("kafka-group", &shared, move || {
+            member.run();
+            // Its end is the message.
+            drop(leaving);
+        })?;
+        Ok(Self {
+            shared,
+            left: Some(left),
+        })
+    }
+}
+
+impl Consumer for KafkaConsumer {
+    async fn next(&mut self, room: usize) -> Result<Vec<Event>, LogError> {
+        loop {
+            let now_ms = self.shared.clock.now_ms();
+            let (events, next_due_ms) = {
+                let mut inbox = self.shared.inbox();
+                (inbox.take(room, now_ms)?, inbox.next_due_ms())
+            };
+            if !events.is_empty() {
+                return Ok(events);
+            }
+            let wait = wait_for_due(room, next_due_ms, now_ms);
+            // A permit stays when the wake comes before the wait, so none is lost.
+            match wait {
+                Some(wait) => {
+                    drop(tokio::time::timeout(wait, self.shared.wake.notified()).await);
+                }
+                None => self.shared.wake.notified().await,
+            }
+        }
+    }
+
+    fn commit(&self, watermarks: Vec<Watermark>) {
+        self.shared.inbox().note(&watermarks);
+    }
+
+    fn positions(&self) -> Vec<Position> {
+        self.shared.inbox().positions()
+    }
+
+    async fn close(mut self, watermarks: Vec<Watermark>, deadline: Duration) {
+        self.shared.inbox().note(&watermarks);
+        self.shared.close();
+        let Some(left) = self.left.take() else { return };
+        if tokio::time::timeout(deadline, left).await.is_err() {
+            // The thread goes on by itself; without brokers librdkafka leaves only when the session is over.
+            tracing::warn!("consumer has not left its group within the deadline");
+        }
+    }
+}
+
+impl Drop for KafkaConsumer {
+    fn drop(&mut self) {
+        self.shared.close();
+    }
+}
+
+// === impl Shared ===
+
+impl Shared {
+    /// Short critical sections only: the dispatcher's loop takes this lock.
+    pub(super) fn inbox(&self) -> MutexGuard<'_, Inbox> {
+        self.inbox.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn wake(&self) {
+        self.wake.notify_one();
+    }
+
+    pub(super) fn is_closing(&self) -> bool {
+        self.closing.load(Ordering::Acquire)
+    }
+
+    /// Makes `next` answer with this error from now on (a passing one once).
+    pub(super) fn fail(&self, error: LogError) {
+        let text = error.to_string();
+        if self.inbox().fail(error) {
+            tracing::error!(error = text, "consumer failed");
+        }
+        self.wake();
+    }
+
+    /// What a poll that failed means.
+    pub(super) fn poll_failed(&self, error: &KafkaError) {
+        match poll_error(error) {
+            Some(error) => self.fail(error),
+            None => tracing::warn!(%error, "reading was disturbed"),
+        }
+    }
+
+    /// The answer of the broker to an asynchronous commit.
+    pub(super) fn committed(&self, result: KafkaResult<()>, offsets: &TopicPartitionList) {
+        let elements = offsets.elements();
+        let failed: Vec<_> = elements
+            .iter()
+            .filter(|element| result.is_err() || element.error().is_err())
+            .filter_map(|element| {
+                let partition = u32::try_from(element.partition()).ok()?;
+                Some((self.names.parse(element.topic())?, partition))
+            })
+            .collect();
+        if failed.is_empty() {
+            return;
+        }
+        let error = result.err().map(|error| error.to_string());
+        tracing::warn!(
+            error,
+            partitions = failed.len(),
+            "commit failed, it is tried again"
+        );
+        self.inbox().commit_failed(&failed);
+    }
+
+    /// Takes end offsets, and where reading starts, from the client's statistics.
+    pub(super) fn hear(&self, statistics: &Statistics) {
+        let mut inbox = self.inbox();
+        for (name, told) in &statistics.topics {
+            let Some(topic) = self.names.parse(name) else {
+                continue;
+            };
+            for (number, partition) in &told.partitions {
+                let Ok(number) = u32::try_from(*number) else {
+                    continue;
+                };
+                let known = |offset: i64| (offset >= 0).then_some(offset);
+                // Before the first record only the fetcher knows where it stands.
+                let next = known(partition.app_offset)
+                    .or_else(|| known(partition.committed_offset))
+                    .or_else(|| known(partition.lo_offset));
+                inbox.hear(topic, number, next, known(partition.hi_offset));
+            }
+        }
+    }
+
+    fn close(&self) {
+        self.closing.store(true, Ordering::Release);
+        self.inbox().shut();
+    }
+}
+
+// === helpers, also of the threads ===
+
+/// Starts a thread whose unexpected end is a fatal failure.
+pub(super) fn spawn(
+    name: &str,
+    shared: &Arc<Shared>,
+    run: impl FnOnce() + Send + 'static,
+) -> Result<thread::JoinHandle<()>, LogError> {
+    let guard = EndGuard(Arc::clone(shared));
+    thread::Builder::new()
+        .name(name.to_owned())
+        .spawn(move || {
+            let _guard = guard;
+            run();
+        })
+        .map_err(|error| LogError::Fatal(format!("no thread {name}: {error}")))
+}
+
+struct EndGuard(Arc<Shared>);
+
+impl Drop for EndGuard {
+    fn drop(&mut self) {
+        if !self.0.is_closing() {
+            self.0
+                .fail(LogError::Fatal("a reading thread has ended".into()));
+        }
+    }
+}
+
+/// How long `next` may sleep; none: until it is woken.
+fn wait_for_due(room: usize, next_due_ms: Option<i64>, now_ms: i64) -> Option<Duration> {
+    let wait_ms = next_due_ms.filter(|_| room > 0)?.saturating_sub(now_ms);
+    let wait = Duration::from_millis(u64::try_from(wait_ms).unwrap_or(0));
+    Some(wait.min(DUE_WAIT_MAX))
+}
+
+/// What the dispatcher must hear of; none: the client heals it by itself.
+fn poll_error(error: &KafkaError) -> Option<LogError> {
+    if matches!(error, KafkaError::MessageConsumptionFatal(_)) {
+        return Some(LogError::Fatal(error.to_string()));
+    }
+    match error.rdkafka_error_code() {
+        Some(RDKafkaErrorCode::Fatal) => Some(LogError::Fatal(error.to_string())),
+        Some(
+            RDKafkaErrorCode::UnknownTopicOrPartition
+            | RDKafkaErrorCode::UnknownTopic
+            | RDKafkaErrorCode::UnknownPartition
+            | RDKafkaErrorCode::TopicAuthorizationFailed
+            | RDKafkaErrorCode::GroupAuthorizationFailed
+            | RDKafkaErrorCode::SaslAuthenticationFailed
+            | RDKafkaErrorCode::Authentication,
+        ) => Some(LogError::Unavailable(error.to_string())),
+        Some(_) | None => None,
+    }
+}
+
+/// Copies a record out of the client's buffer: the copy that lets the buffer go.
+pub(super) fn received(
+    message: &BorrowedMessage<'_>,
+    topic: Topic,
+    epoch: crate::Epoch,
+    now_ms: i64,
+) -> Option<Received> {
+    let headers = message.headers().map(|headers| {
+        headers
+            .iter()
+            .map(|header| {
+                (
+                    header.key.to_owned(),
+                    Bytes::copy_from_slice(header.value.unwrap_or_default()),
+                )
+            })
+            .collect()
+    });
+    Some(Received {
+        topic,
+        partition: u32::try_from(message.partition()).ok()?,
+        offset: message.offset(),
+        epoch,
+        // A log without append times can not say when a record was appended: now at the earliest, so it is never early.
+        appended_at_ms: message.timestamp().to_millis().unwrap_or(now_ms),
+        key: Bytes::copy_from_slice(message.key().unwrap_or_default()),
+        value: Bytes::copy_from_slice(message.payload().unwrap_or_default()),
+        headers: headers.unwrap_or_default(),
+    })
+}
+
+/// The one way from watermarks to offsets: an offset in the list is the next one to be read, as it is.
+pub(super) fn offsets(
+    names: &TopicNames,
+    watermarks: &[Watermark],
+    delay: bool,
+) -> Option<TopicPartitionList> {
+    let mut list = TopicPartitionList::new();
+    for watermark in watermarks {
+        if matches!(watermark.topic, Topic::Delay(_)) != delay {
+            continue;
+        }
+        let Ok(partition) = i32::try_from(watermark.partition) else {
+            continue;
+        };
+        let name = names.name(watermark.topic);
+        let offset = Offset::Offset(watermark.next_offset);
+        if let Err(error) = list.add_partition_offset(&name, partition, offset) {
+            tracing::warn!(%error, ?watermark, "watermark can not be committed");
+        }
+    }
+    (list.count() > 0).then_some(list)
+}
+
+/// Commits and logs a failure; never panics: a failed commit repeats work and loses nothing.
+pub(super) fn commit<C: rdkafka::consumer::ConsumerContext>(
+    client: &BaseConsumer<C>,
+    offsets: Option<&TopicPartitionList>,
+    mode: CommitMode,
+) -> bool {
+    let Some(offsets) = offsets else { return true };
+    match client.commit(offsets, mode) {
+        Ok(()) => true,
+        Err(error) => {
+            tracing::warn!(%error, ?mode, "commit failed");
+            false
+        }
+    }
+}
+
+pub(super) fn log(level: RDKafkaLogLevel, facility: &str, message: &str) {
+    log_line(level, facility, message);
+}
+
+pub(super) fn log_client_error(error: &KafkaError, reason: &str) {
+    log_error(error, reason);
+}
+
+#[cfg(test)]
+mod tests;

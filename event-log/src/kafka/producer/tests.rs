@@ -1,0 +1,173 @@
+//! On librdkafka's own mock of a cluster: real client, injected faults, no broker.
+
+use super::*;
+use crate::config::KafkaConfig;
+use bytes::Bytes;
+use rdkafka::{
+    mocking::MockCluster,
+    producer::DefaultProducerContext,
+    types::{RDKafkaApiKey, RDKafkaRespErr},
+};
+use schemas::Topic;
+use std::path::Path;
+use tokio::time::Instant;
+
+const DEADLINE: Duration = Duration::from_secs(30);
+
+struct Stand {
+    cluster: MockCluster<'static, DefaultProducerContext>,
+    producer: Producer,
+}
+
+fn stand(change: impl FnOnce(&mut KafkaConfig)) -> Stand {
+    let cluster = MockCluster::new(1).expect("mock cluster");
+    cluster.create_topic("p.webhooks", 4, 1).expect("topic");
+    let mut config = KafkaConfig {
+        brokers: vec![cluster.bootstrap_servers()],
+        topic_prefix: "p".into(),
+        ..KafkaConfig::default()
+    };
+    change(&mut config);
+    let clients = Clients::open(&config, Path::new(".")).expect("no secrets");
+    let producer = Producer::start(clients).expect("producer");
+    Stand { cluster, producer }
+}
+
+fn record(key: &str, bytes: usize) -> Record {
+    Record {
+        topic: Topic::Webhooks,
+        key: Bytes::copy_from_slice(key.as_bytes()),
+        value: Bytes::from(vec![b'x'; bytes]),
+        headers: vec![("h".into(), Bytes::from_static(b"v"))],
+    }
+}
+
+async fn until(what: &str, holds: impl Fn() -> bool) {
+    let deadline = Instant::now() + DEADLINE;
+    while !holds() {
+        assert!(Instant::now() < deadline, "never came: {what}");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+/// Produces until it is acknowledged.
+async fn produce_in_the_end(producer: &Producer) -> Appended {
+    let deadline = Instant::now() + DEADLINE;
+    loop {
+        match producer.produce(record("again", 10)).await {
+            Ok(appended) => return appended,
+            Err(error) => assert!(Instant::now() < deadline, "still failing: {error}"),
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_fatal_error_costs_the_record_in_flight_and_a_new_producer() {
+    let stand = stand(|_| {});
+    stand
+        .producer
+        .produce(record("a", 10))
+        .await
+        .expect("acknowledged");
+    stand.cluster.request_errors(
+        RDKafkaApiKey::Produce,
+        &[RDKafkaRespErr::RD_KAFKA_RESP_ERR_OUT_OF_ORDER_SEQUENCE_NUMBER],
+    );
+    let failed = stand.producer.produce(record("b", 10)).await;
+    assert!(
+        matches!(failed, Err(ProduceError::Unacknowledged(_))),
+        "{failed:?}"
+    );
+    produce_in_the_end(&stand.producer).await;
+    let inner = &stand.producer.0;
+    let generation = inner.native.read().expect("lock").generation;
+    assert_eq!(generation, 1);
+    assert_eq!(stand.producer.ready(), Ok(()));
+    assert_eq!(inner.load.records.load(Ordering::Relaxed), 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_unusable_producer_is_not_ready() {
+    let stand = stand(|_| {});
+    assert_eq!(stand.producer.ready(), Ok(()));
+    stand.producer.0.health.fail("out of order");
+    assert!(stand.producer.ready().is_err());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_outage_fails_in_time_and_ends_with_the_broker() {
+    let stand = stand(|_| {});
+    stand
+        .producer
+        .produce(record("a", 10))
+        .await
+        .expect("acknowledged");
+    stand.cluster.broker_down(1).expect("down");
+    let failed = tokio::time::timeout(DEADLINE, stand.producer.produce(record("b", 10))).await;
+    assert!(
+        matches!(failed, Ok(Err(ProduceError::Unacknowledged(_)))),
+        "{failed:?}"
+    );
+    until("not ready", || stand.producer.ready().is_err()).await;
+    stand.cluster.broker_up(1).expect("up");
+    // Without traffic: an ingest that is not ready gets none.
+    until("ready again", || stand.producer.ready().is_ok()).await;
+    produce_in_the_end(&stand.producer).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_full_queue_answers_at_once_and_drains() {
+    let stand = stand(|config| config.queue_records_max = 2);
+    stand.cluster.broker_down(1).expect("down");
+    let first = stand.producer.enqueue(&record("a", 10)).expect("room");
+    // Whoever stops waiting frees nothing that is still queued.
+    drop(stand.producer.enqueue(&record("b", 10)).expect("room"));
+    let third = stand.producer.enqueue(&record("c", 10));
+    assert_eq!(third.err(), Some(ProduceError::Busy));
+    stand.cluster.broker_up(1).expect("up");
+    let answer = tokio::time::timeout(DEADLINE, first).await;
+    answer
+        .expect("in time")
+        .expect("answered")
+        .expect("acknowledged");
+    produce_in_the_end(&stand.producer).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn bytes_are_bounded_too() {
+    let stand = stand(|config| {
+        config.record_bytes_max = 4_000;
+        config.queue_bytes_max = 4_000;
+    });
+    let large = stand.producer.produce(record("a", 4_000)).await;
+    assert_eq!(large, Err(ProduceError::TooLarge { bytes: 4_003 }));
+    stand.cluster.broker_down(1).expect("down");
+    drop(stand.producer.enqueue(&record("a", 3_000)).expect("room"));
+    let more = stand.producer.enqueue(&record("b", 3_000));
+    assert_eq!(more.err(), Some(ProduceError::Busy));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_flush_waits_for_acknowledgements_and_not_beyond_its_deadline() {
+    let stand = stand(|_| {});
+    let mut answers: Vec<_> = (0..50)
+        .map(|_| stand.producer.enqueue(&record("a", 10)).expect("room"))
+        .collect();
+    let producer = stand.producer.clone();
+    let flushed = tokio::task::spawn_blocking(move || producer.flush(DEADLINE));
+    flushed.await.expect("flushed");
+    for answer in &mut answers {
+        let answer = tokio::time::timeout(DEADLINE, answer).await;
+        answer
+            .expect("in time")
+            .expect("answered")
+            .expect("acknowledged");
+    }
+    stand.cluster.broker_down(1).expect("down");
+    drop(stand.producer.enqueue(&record("a", 10)).expect("room"));
+    let producer = stand.producer.clone();
+    let flushed = tokio::task::spawn_blocking(move || producer.flush(Duration::from_millis(50)));
+    let flushed = tokio::time::timeout(DEADLINE, flushed).await;
+    flushed.expect("in time").expect("flushed");
+}
