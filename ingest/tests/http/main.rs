@@ -1,0 +1,64 @@
+//! Requests against the router and against the server on a real port, over a log that can fail.
+
+mod fake_log;
+mod router;
+mod server;
+
+use fake_log::FakeLog;
+use ingest::{App, IngestConfig, SourceConfig, Unsigned, sign};
+use runtime::{Clock, Problem};
+use std::collections::BTreeMap;
+
+pub(crate) const NOW_MS: i64 = 1_700_000_000_000;
+pub(crate) const SECRET: &str = "not-to-be-seen-anywhere";
+
+/// An app over `log` with these `[sources]`, whose secret `s` is [`SECRET`].
+pub(crate) fn try_app(
+    config: IngestConfig,
+    sources: &str,
+    log: FakeLog,
+) -> Result<App<FakeLog>, Vec<Problem>> {
+    use figment::providers::{Format, Toml};
+    let directory = tempfile::tempdir().unwrap();
+    std::fs::write(directory.path().join("s"), SECRET).unwrap();
+    std::fs::write(directory.path().join("not-base64"), "?").unwrap();
+    let sources: BTreeMap<String, SourceConfig> = figment::Figment::from(Toml::string(sources))
+        .extract()
+        .unwrap();
+    let codec = schemas::Codec::default();
+    App::new(
+        config,
+        sources,
+        directory.path(),
+        log,
+        codec,
+        Clock::manual(NOW_MS),
+    )
+}
+
+pub(crate) fn app(config: IngestConfig, sources: &str, log: &FakeLog) -> App<FakeLog> {
+    try_app(config, sources, log.clone()).unwrap()
+}
+
+pub(crate) const GITHUB: &str = r#"
+    [github]
+    scheme = "github"
+    secrets = [{ file = "s" }]
+    body_bytes_max = 1000
+"#;
+
+/// Headers of a signed GitHub webhook.
+pub(crate) fn signed(body: &[u8]) -> Vec<(String, String)> {
+    let rule = ingest::rule::presets()
+        .unwrap()
+        .remove("github")
+        .unwrap()
+        .verify;
+    let unsigned = Unsigned {
+        delivery_id: "d-1",
+        event_type: "push",
+        body,
+        now_ms: NOW_MS,
+    };
+    sign(&rule, &[SECRET.as_bytes()], &unsigned).unwrap()
+}
