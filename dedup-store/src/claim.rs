@@ -456,3 +456,244 @@ impl Status {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use schemas::Reason;
+
+    const NOW_MS: i64 = 1_800_000_000_000;
+    const LEASE_MS: i64 = 15_000;
+    const MARGIN_MS: i64 = 500;
+    const DAY_MS: i64 = 86_400_000;
+    const RETENTION: Retention = Retention {
+        open_ms: DAY_MS,
+        failed_ms: 14 * DAY_MS,
+        completed_ms: 30 * DAY_MS,
+    };
+    const OLD: Uuid = Uuid::from_u128(1);
+    const NEW: Uuid = Uuid::from_u128(2);
+
+    #[test]
+    fn a_lease_is_over_one_millisecond_after_the_margin() {
+        let row = processing();
+        let until_ms = NOW_MS + LEASE_MS + MARGIN_MS;
+        for (now_ms, over) in [
+            (NOW_MS + LEASE_MS, false),
+            (NOW_MS + LEASE_MS + 1, false),
+            (until_ms, false),
+            (until_ms + 1, true),
+        ] {
+            match decide(Some(&row), &ask(), now_ms) {
+                Step::Write {
+                    row,
+                    then: Claim::Claimed(held),
+                } if over => {
+                    assert_eq!((row.attempts, row.lease_until_ms), (4, now_ms + LEASE_MS));
+                    assert_eq!(held.interrupted, Some(OLD));
+                }
+                Step::Answer(Claim::Busy {
+                    until_ms: told_ms,
+                    in_transition: false,
+                }) if !over => {
+                    assert_eq!(told_ms, until_ms);
+                }
+                other => panic!("{now_ms}: {other:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn only_the_fence_claims_a_waiting_row() {
+        let row = after(
+            &processing(),
+            To::Waiting {
+                not_before_ms: NOW_MS + 5_000,
+            },
+        );
+        for (fence, wins) in [(None, false), (Some(NEW), false), (Some(OLD), true)] {
+            let step = decide(Some(&row), &ClaimAsk { fence, ..ask() }, NOW_MS + LEASE_MS);
+            match step {
+                Step::Write { row, .. } if wins => {
+                    assert_eq!((row.attempts, row.not_before_ms), (4, None));
+                }
+                Step::Answer(Claim::Superseded) if !wins => {}
+                other => panic!("{fence:?}: {other:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn a_clock_that_is_behind_shortens_no_expiry() {
+        let rows = [
+            after(
+                &processing(),
+                To::Waiting {
+                    not_before_ms: NOW_MS + 60_000,
+                },
+            ),
+            after(
+                &processing(),
+                To::Completed {
+                    at_ms: NOW_MS + 60_000,
+                },
+            ),
+            after(
+                &processing(),
+                To::Failed {
+                    at_ms: NOW_MS + 60_000,
+                    reason: Reason::Exhausted,
+                },
+            ),
+        ];
+        for row in rows {
+            let ask = ClaimAsk {
+                fence: Some(OLD),
+                generation: 3,
+                ..ask()
+            };
+            let Step::Write { row: next, .. } = decide(Some(&row), &ask, NOW_MS + 5_000) else {
+                panic!("no claim on {row:?}");
+            };
+            assert_eq!(next.lease_until_ms, NOW_MS + 60_000);
+            for retention in [
+                RETENTION,
+                Retention {
+                    open_ms: 30 * DAY_MS,
+                    ..RETENTION
+                },
+            ] {
+                let (was_ms, is_ms) = (
+                    expires_at_ms(&row, &retention),
+                    expires_at_ms(&next, &retention),
+                );
+                assert!(is_ms >= was_ms, "{row:?} -> {next:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn each_state_is_kept_as_long_as_its_retention_says() {
+        let end_ms = NOW_MS + LEASE_MS;
+        let row = processing();
+        let at_ms = end_ms + 1_000;
+        let reason = Reason::Gone;
+        for (to, expected_ms) in [
+            (None, end_ms + DAY_MS),
+            (
+                Some(To::Waiting {
+                    not_before_ms: at_ms,
+                }),
+                at_ms + DAY_MS,
+            ),
+            // The wait ends before the lease did: the lease counts.
+            (
+                Some(To::Waiting {
+                    not_before_ms: NOW_MS,
+                }),
+                end_ms + DAY_MS,
+            ),
+            (Some(To::Failed { at_ms, reason }), at_ms + 14 * DAY_MS),
+            (
+                Some(To::Failed {
+                    at_ms: NOW_MS,
+                    reason,
+                }),
+                end_ms + 14 * DAY_MS,
+            ),
+            (Some(To::Completed { at_ms }), at_ms + 30 * DAY_MS),
+            (Some(To::Completed { at_ms: NOW_MS }), end_ms + 30 * DAY_MS),
+        ] {
+            let row = to.map_or_else(|| row.clone(), |to| after(&row, to));
+            assert_eq!(expires_at_ms(&row, &RETENTION), expected_ms, "{row:?}");
+            // A later life overwrites a row that was kept as long as a completed one.
+            let again = Row {
+                generation: 1,
+                ..row
+            };
+            let kept_ms = expires_at_ms(&again, &RETENTION) - kept_from_ms(&again);
+            assert_eq!(kept_ms, 30 * DAY_MS);
+        }
+        let far = Row {
+            lease_until_ms: i64::MAX,
+            ..row
+        };
+        assert_eq!(expires_at_ms(&far, &RETENTION), i64::MAX);
+    }
+
+    #[test]
+    fn numbers_at_their_ends_do_not_overflow() {
+        let row = Row {
+            attempts: u32::MAX,
+            generation: u32::MAX,
+            failed_at_ms: Some(NOW_MS),
+            reason: Some(Reason::Exhausted),
+            ..processing()
+        };
+        let ask = ClaimAsk {
+            received_at_ms: i64::MAX,
+            lease_ms: i64::MAX,
+            ..ask()
+        };
+        let Step::Write { row: next, .. } = decide(Some(&row), &ask, i64::MAX) else {
+            panic!("no takeover");
+        };
+        assert_eq!((next.attempts, next.lease_until_ms), (u32::MAX, i64::MAX));
+        let failed = Row {
+            status: Status::Failed,
+            ..row
+        };
+        let Step::Write { row: next, .. } = decide(Some(&failed), &ask, NOW_MS) else {
+            panic!("no reopening");
+        };
+        assert_eq!((next.attempts, next.generation), (1, u32::MAX));
+    }
+
+    #[test]
+    fn status_codes_go_both_ways() {
+        for status in [
+            Status::Processing,
+            Status::Waiting,
+            Status::Completed,
+            Status::Failed,
+        ] {
+            assert_eq!(Status::from_code(status.code()), Some(status));
+        }
+        assert_eq!(Status::from_code(0), None);
+        assert_eq!(Status::from_code(5), None);
+    }
+
+    /// A third attempt, held by `OLD`.
+    fn processing() -> Row {
+        Row {
+            status: Status::Processing,
+            claim_token: OLD,
+            lease_until_ms: NOW_MS + LEASE_MS,
+            attempts: 3,
+            generation: 0,
+            not_before_ms: None,
+            reason: None,
+            created_at_ms: NOW_MS - 60_000,
+            completed_at_ms: None,
+            failed_at_ms: None,
+        }
+    }
+
+    fn ask() -> ClaimAsk {
+        ClaimAsk {
+            key: DeliveryKey {
+                source: "github".to_owned(),
+                delivery_id: "1".to_owned(),
+                destination: "billing".to_owned(),
+            },
+            token: NEW,
+            lease_ms: LEASE_MS,
+            skew_margin_ms: MARGIN_MS,
+            attempt: 1,
+            fence: None,
+            generation: 0,
+            received_at_ms: NOW_MS - 60_100,
+            reopen: Reopen::Exhausted,
+        }
+    }
+}

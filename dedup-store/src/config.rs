@@ -10,7 +10,10 @@ const RETENTION_MAX: Duration = Duration::from_secs(3_650 * 86_400);
 /// `[store]`, chosen by `kind`.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Deserialize)]
 #[serde(tag = "kind", rename_all = "kebab-case")]
-#[expect(clippy::large_enum_variant, reason = "one value a process, read at its start")]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "one value a process, read at its start"
+)]
 pub enum StoreConfig {
     /// SQLite in a directory of this machine, for one process.
     Embedded(EmbeddedConfig),
@@ -329,4 +332,183 @@ fn is_keyspace(name: &str) -> bool {
         && name
             .chars()
             .all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde::{
+        Deserialize,
+        de::value::{Error, MapDeserializer},
+    };
+
+    #[test]
+    fn each_mistake_is_told_at_its_key() {
+        let good = CqlConfig {
+            contact_points: vec!["127.0.0.1:9042".to_owned()],
+            ..CqlConfig::default()
+        };
+        assert_eq!(StoreConfig::Cql(good.clone()).check("store"), []);
+        let password = SecretRef {
+            env: Some("PASSWORD".to_owned()),
+            file: None,
+            not_after: None,
+        };
+        let both = SecretRef {
+            file: Some(PathBuf::from("password")),
+            ..password.clone()
+        };
+        let user = Some("fencepost".to_owned());
+        let tls = TlsConfig {
+            ca: "ca.pem".into(),
+            cert: Some("cert.pem".into()),
+            key: None,
+        };
+        for (wrong, keys) in [
+            (CqlConfig::default(), vec!["store.contact_points"]),
+            (
+                CqlConfig {
+                    keyspace: "a-b".to_owned(),
+                    ..good.clone()
+                },
+                vec!["store.keyspace"],
+            ),
+            (
+                CqlConfig {
+                    keyspace: String::new(),
+                    ..good.clone()
+                },
+                vec!["store.keyspace"],
+            ),
+            (
+                CqlConfig {
+                    keyspace: "a".repeat(49),
+                    ..good.clone()
+                },
+                vec!["store.keyspace"],
+            ),
+            (
+                CqlConfig {
+                    deadline: good.request_timeout,
+                    ..good.clone()
+                },
+                vec!["store.deadline"],
+            ),
+            (
+                CqlConfig {
+                    in_flight_max: 0,
+                    ..good.clone()
+                },
+                vec!["store.in_flight_max"],
+            ),
+            (
+                CqlConfig {
+                    replication_factor: 0,
+                    ..good.clone()
+                },
+                vec!["store.replication_factor"],
+            ),
+            (
+                CqlConfig {
+                    user: user.clone(),
+                    ..good.clone()
+                },
+                vec!["store.password"],
+            ),
+            (
+                CqlConfig {
+                    password: Some(password),
+                    ..good.clone()
+                },
+                vec!["store.user"],
+            ),
+            (
+                CqlConfig {
+                    user,
+                    password: Some(both),
+                    ..good.clone()
+                },
+                vec!["store.password"],
+            ),
+            (
+                CqlConfig {
+                    tls: Some(tls),
+                    ..good.clone()
+                },
+                vec!["store.tls"],
+            ),
+        ] {
+            assert_eq!(keys_of(&StoreConfig::Cql(wrong.clone())), keys, "{wrong:?}");
+        }
+        let embedded = EmbeddedConfig::default();
+        assert_eq!(StoreConfig::Embedded(embedded.clone()).check("store"), []);
+        let wrong = EmbeddedConfig {
+            dir: PathBuf::new(),
+            queue_max: 0,
+            deadline: Duration::ZERO,
+            ..embedded
+        };
+        let keys = ["store.dir", "store.queue_max", "store.deadline"];
+        assert_eq!(keys_of(&StoreConfig::Embedded(wrong)), keys);
+    }
+
+    #[test]
+    fn a_later_state_is_kept_at_least_as_long() {
+        let secs = Duration::from_secs;
+        for (open, failed, completed, keys) in [
+            (1, 1, 1, vec![]),
+            (0, 1, 1, vec!["store.retention.open"]),
+            (2, 1, 2, vec!["store.retention.failed"]),
+            (1, 2, 1, vec!["store.retention.completed"]),
+            (1, 1, u64::MAX, vec!["store.retention.completed"]),
+        ] {
+            let retention = RetentionConfig {
+                open: secs(open),
+                failed: secs(failed),
+                completed: secs(completed),
+            };
+            let config = EmbeddedConfig {
+                retention,
+                ..EmbeddedConfig::default()
+            };
+            assert_eq!(keys_of(&StoreConfig::Embedded(config)), keys);
+        }
+    }
+
+    #[test]
+    fn the_table_is_read_by_its_kind_and_unknown_keys_are_errors() {
+        let read = |pairs: &[(&'static str, &'static str)]| {
+            StoreConfig::deserialize(MapDeserializer::<_, Error>::new(pairs.iter().copied()))
+        };
+        let config = read(&[("kind", "embedded"), ("dir", "data"), ("deadline", "3s")]);
+        let expected = EmbeddedConfig {
+            dir: PathBuf::from("data"),
+            deadline: Duration::from_secs(3),
+            ..EmbeddedConfig::default()
+        };
+        assert_eq!(config, Ok(StoreConfig::Embedded(expected)));
+        let config = read(&[("kind", "cql"), ("flavor", "scylla"), ("serial", "global")]);
+        let expected = CqlConfig {
+            flavor: Flavor::Scylla,
+            serial: Serial::Global,
+            ..CqlConfig::default()
+        };
+        assert_eq!(config, Ok(StoreConfig::Cql(expected)));
+        for wrong in [
+            vec![("kind", "embedded"), ("keyspace", "a")],
+            vec![("kind", "cql"), ("dir", "data")],
+            vec![("kind", "redis")],
+            vec![("dir", "data")],
+        ] {
+            assert!(read(&wrong).is_err(), "{wrong:?}");
+        }
+    }
+
+    fn keys_of(config: &StoreConfig) -> Vec<String> {
+        config
+            .check("store")
+            .into_iter()
+            .map(|problem| problem.key)
+            .collect()
+    }
 }
