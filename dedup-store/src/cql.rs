@@ -175,16 +175,18 @@ impl Store for CqlStore {
         let shared = &self.shared;
         let deadline = Instant::now() + shared.deadline;
         // One statement, whatever earlier renewals made of the lease; a late repeat of it can not move a later one back.
-        let row = Row {
-            lease_until_ms,
-            ..held.row.clone()
-        };
-        let mut values = shared.values(&held.key, &row, now_ms);
-        values.extend(statement::renewal_values(&row));
-        let renew = &shared.statements.renew;
-        let answer = shared.issuer.write(renew, &values, deadline).await?;
-        if applied(answer.applied)? {
-            return Ok(Renewal::Renewed { lease_until_ms });
+        if shared.live(Some(&Seen::from(&held.row)), now_ms)?.is_some() {
+            let row = Row {
+                lease_until_ms,
+                ..held.row.clone()
+            };
+            let mut values = shared.values(&held.key, &row, now_ms);
+            values.extend(statement::renewal_values(&row));
+            let renew = &shared.statements.renew;
+            let answer = shared.issuer.write(renew, &values, deadline).await?;
+            if applied(answer.applied)? {
+                return Ok(Renewal::Renewed { lease_until_ms });
+            }
         }
         for _ in 0..ROUNDS_MAX {
             let seen = shared.read(&held.key, deadline).await?;

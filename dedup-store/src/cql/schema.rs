@@ -67,7 +67,7 @@ pub async fn migrate(config: &CqlConfig, secrets_base: &Path) -> Result<Migrated
         session
             .query_unpaged(statement.as_str(), &[])
             .await
-            .map_err(failed)?;
+            .map_err(|error| failed(&error))?;
     }
     verify(&session, &config.keyspace).await?;
     Ok(Migrated {
@@ -247,7 +247,10 @@ async fn texts(
     query: &str,
     values: &[&str],
 ) -> Result<Vec<Option<String>>, StoreError> {
-    let result = session.query_unpaged(query, values).await.map_err(failed)?;
+    let result = session
+        .query_unpaged(query, values)
+        .await
+        .map_err(|error| failed(&error))?;
     let unreadable = |error: &dyn std::fmt::Display| {
         StoreError::Unavailable(format!("can not read the system tables: {error}"))
     };
@@ -266,8 +269,8 @@ async fn texts(
     Ok(texts)
 }
 
-fn failed(error: ExecutionError) -> StoreError {
-    match super::fault::of(&error) {
+fn failed(error: &ExecutionError) -> StoreError {
+    match super::fault::of(error) {
         super::fault::Fault::Refused => StoreError::Refused(error.to_string()),
         super::fault::Fault::NotStarted | super::fault::Fault::Unknown => {
             StoreError::Unavailable(error.to_string())

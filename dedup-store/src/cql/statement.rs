@@ -287,10 +287,8 @@ mod tests {
             as_seen(shape(&seen)),
             "status = ? AND claim_token = ? AND lease_until = ?"
         );
-        let half = Seen {
-            claim_token: None,
-            ..seen
-        };
+        let mut half = seen;
+        half.claim_token = None;
         assert_eq!(
             as_seen(shape(&half)),
             "status = ? AND claim_token = null AND lease_until = ?"
