@@ -114,7 +114,7 @@ mod tests {
         ] {
             assert_eq!(parse(date), Some(Duration::from_secs(90)), "{date}");
         }
-        assert_eq!(parse("Sun, 06 Nov 1993 08:49:37 GMT"), Some(Duration::ZERO));
+        assert_eq!(parse("Sat, 06 Nov 1993 08:49:37 GMT"), Some(Duration::ZERO));
         for nonsense in ["", "-1", "+5", "1.5", "soon", "5s", "１２"] {
             assert_eq!(parse(nonsense), None, "{nonsense:?}");
         }
