@@ -1,37 +1,82 @@
 //! The embedded log: the common suite, and what only a directory on a disk can get wrong.
 
-use bytes::Bytes;
 use event_log::{
-    Consumer as _, Event, EventLog as _, Record, config::EmbeddedConfig, embedded::EmbeddedLog,
+    config::EmbeddedConfig, conformance::Harness, conformance_suite, embedded::EmbeddedLog,
 };
-use futures::future::join_all;
 use runtime::Clock;
-use schemas::Topic;
+use std::sync::Mutex;
+use tempfile::TempDir;
 
-#[tokio::test]
-async fn smoke() {
-    let dir = tempfile::tempdir().expect("a directory");
-    let config = EmbeddedConfig { dir: dir.path().into(), ..EmbeddedConfig::default() };
-    let log = EmbeddedLog::open(&config, Clock::system()).expect("opens");
-    let record = |n: usize| Record {
-        topic: Topic::Webhooks,
-        key: Bytes::from(n.to_string()),
-        value: Bytes::from(vec![b'x'; 500]),
-        headers: vec![("a".into(), Bytes::from_static(b"b"))],
-    };
-    let started = tokio::time::Instant::now();
-    for round in 0..10 {
-        let acked = join_all((0..5_000).map(|n| log.produce(record(round * 5_000 + n)))).await;
-        assert!(acked.iter().all(Result::is_ok));
-    }
-    println!("50000 produced in {:?}", started.elapsed());
-    let mut consumer = log.consumer().await.expect("a consumer");
-    let mut seen = 0;
-    let started = tokio::time::Instant::now();
-    while seen < 50_000 {
-        for event in consumer.next(100).await.expect("events") {
-            seen += usize::from(matches!(event, Event::Record(_)));
+const MIB: usize = 1024 * 1024;
+const START_MS: i64 = 1_800_000_000_000;
+
+conformance_suite!(Embedded::new());
+
+/// A directory and a clock that is set by hand.
+struct Embedded {
+    clock: Clock,
+    config: Mutex<EmbeddedConfig>,
+    dirs: Mutex<Vec<TempDir>>,
+}
+
+// === impl Embedded ===
+
+impl Embedded {
+    fn new() -> Self {
+        let config = EmbeddedConfig {
+            record_bytes_max: 2 * MIB,
+            queue_bytes_max: 8 * MIB,
+            ..EmbeddedConfig::default()
+        };
+        let dirs = Mutex::default();
+        Self {
+            clock: Clock::manual(START_MS),
+            config: Mutex::new(config),
+            dirs,
         }
     }
-    println!("50000 consumed in {:?}", started.elapsed());
+
+    fn config(&self) -> EmbeddedConfig {
+        self.config.lock().expect("no panic before").clone()
+    }
+
+    fn open(&self) -> EmbeddedLog {
+        EmbeddedLog::open(&self.config(), self.clock.clone()).expect("opens")
+    }
+}
+
+impl Harness for Embedded {
+    type Log = EmbeddedLog;
+
+    async fn fresh(&self) -> EmbeddedLog {
+        let dir = tempfile::tempdir().expect("a directory");
+        self.config.lock().expect("no panic before").dir = dir.path().join("log");
+        self.dirs.lock().expect("no panic before").push(dir);
+        self.open()
+    }
+
+    async fn reopen(&self, log: EmbeddedLog) -> EmbeddedLog {
+        drop(log);
+        self.open()
+    }
+
+    async fn peer(&self, _log: &EmbeddedLog) -> Option<EmbeddedLog> {
+        None
+    }
+
+    fn now_ms(&self) -> i64 {
+        self.clock.now_ms()
+    }
+
+    async fn pass(&self, ms: u64) {
+        self.clock.advance(i64::try_from(ms).expect("little"));
+    }
+
+    fn record_bytes_max(&self) -> usize {
+        2 * MIB
+    }
+
+    fn burst(&self) -> Option<(usize, usize)> {
+        Some((40, MIB))
+    }
 }
