@@ -25,6 +25,9 @@ const DRAIN_DEADLINE: Duration = Duration::from_secs(2);
 pub struct AdminConfig {
     /// Address and port to listen on.
     pub listen: SocketAddr,
+    /// After a signal, `/readyz` fails for this long before anything stops, so that balancers notice in time.
+    #[serde(with = "humantime_serde")]
+    pub drain_delay: Duration,
 }
 
 /// The admin server, bound and not yet serving.
@@ -44,7 +47,8 @@ struct App {
 impl Default for AdminConfig {
     fn default() -> Self {
         Self {
-            listen: SocketAddr::from(([0, 0, 0, 0], 9090)),
+            listen: SocketAddr::from(([127, 0, 0, 1], 9090)),
+            drain_delay: Duration::ZERO,
         }
     }
 }

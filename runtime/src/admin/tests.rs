@@ -50,6 +50,7 @@ async fn draining_is_not_ready() {
 async fn serving_ends_with_the_token() {
     let config = AdminConfig {
         listen: SocketAddr::from(([127, 0, 0, 1], 0)),
+        ..AdminConfig::default()
     };
     let admin = Admin::bind(&config).await.unwrap();
     let address = admin.address().unwrap();
