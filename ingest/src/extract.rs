@@ -107,7 +107,7 @@ impl<'de> DeserializeSeed<'de> for At<'_> {
 }
 
 impl At<'_> {
-    fn leaf(self, text: impl ToString) -> Option<String> {
+    fn leaf(self, text: &impl ToString) -> Option<String> {
         self.0.is_empty().then(|| text.to_string())
     }
 }
@@ -120,15 +120,15 @@ impl<'de> Visitor<'de> for At<'_> {
     }
 
     fn visit_str<E>(self, text: &str) -> Result<Self::Value, E> {
-        Ok(self.leaf(text))
+        Ok(self.leaf(&text))
     }
 
     fn visit_u64<E>(self, number: u64) -> Result<Self::Value, E> {
-        Ok(self.leaf(number))
+        Ok(self.leaf(&number))
     }
 
     fn visit_i64<E>(self, number: i64) -> Result<Self::Value, E> {
-        Ok(self.leaf(number))
+        Ok(self.leaf(&number))
     }
 
     fn visit_f64<E>(self, _: f64) -> Result<Self::Value, E> {

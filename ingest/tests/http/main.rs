@@ -1,8 +1,15 @@
 //! Requests against the router and against the server on a real port, over a log that can fail.
+#![expect(
+    clippy::unwrap_used,
+    clippy::unwrap_in_result,
+    reason = "helpers of tests fail the test"
+)]
 
+mod config;
 mod fake_log;
 mod router;
 mod server;
+mod telemetry;
 
 use fake_log::FakeLog;
 use ingest::{App, IngestConfig, SourceConfig, Unsigned, sign};
