@@ -1,1 +1,114 @@
-fn main() {}
+//! The `fencepost` binary. Wiring only: command line, config, exit codes.
+
+mod args;
+mod bench;
+mod check;
+mod config;
+mod demo;
+mod dlq;
+mod failure;
+mod output;
+mod ports;
+mod process;
+mod store;
+mod topics;
+
+use args::{CheckArgs, Cli, Command, DlqCommand, StoreCommand};
+use clap::Parser;
+use config::Loaded;
+use failure::Failure;
+use output::{complain, print};
+use process::Role;
+use runtime::{Clock, Problem};
+use std::{process::ExitCode, time::Duration};
+
+/// What still runs when everything was told to end is left behind after this.
+const LEAVE_DEADLINE: Duration = Duration::from_secs(2);
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    // One provider for every TLS client of the process; refused only when there is one already.
+    drop(rustls::crypto::ring::default_provider().install_default());
+    // Two threads at least: exporters that block must not hold up the timers that bound them.
+    let threads = std::thread::available_parallelism().map_or(2, |count| count.get().max(2));
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(threads)
+        .enable_all()
+        .build();
+    let runtime = match runtime {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            complain(&format!("can not start: {error}"));
+            return ExitCode::from(69);
+        }
+    };
+    let code = runtime.block_on(run(cli));
+    runtime.shutdown_timeout(LEAVE_DEADLINE);
+    code.unwrap_or_else(|failure| {
+        complain(&failure.to_string());
+        failure.exit_code()
+    })
+}
+
+async fn run(cli: Cli) -> Result<ExitCode, Failure> {
+    let load = || config::load(cli.config.as_deref());
+    match cli.command {
+        Command::Standalone => process::run(Role::Standalone, &load()?).await?,
+        Command::Ingest => process::run(Role::Ingest, &load()?).await?,
+        Command::Dispatcher => process::run(Role::Dispatcher, &load()?).await?,
+        Command::Check(args) => show(&check(&load()?, &args)?)?,
+        Command::Topics(command) => {
+            let loaded = sound(load()?)?;
+            show(&topics::run(command, &loaded.config.log, &loaded.base).await?)?;
+        }
+        Command::Store(StoreCommand::Migrate) => {
+            let loaded = sound(load()?)?;
+            show(&store::migrate(&loaded.config.store, &loaded.base).await?)?;
+        }
+        Command::Store(StoreCommand::Get(args)) => {
+            let found = store::get(&args, &sound(load()?)?, Clock::system().now_ms()).await?;
+            let Some(text) = found else {
+                complain("the store knows nothing of this delivery: never seen, or expired");
+                return Ok(ExitCode::from(1));
+            };
+            show(&text)?;
+        }
+        Command::Dlq(DlqCommand::List(args)) => {
+            show(&dlq::list(&args, &sound(load()?)?, Clock::system()).await?)?;
+        }
+        Command::Demo(args) => return Ok(demo::run(args).await?),
+        Command::Bench(args) => return Ok(bench::run(args).await?),
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// `fencepost check`: the summary of a config without mistakes; warnings go to standard error.
+fn check(loaded: &Loaded, args: &CheckArgs) -> Result<String, Failure> {
+    let findings = if args.skip_secrets {
+        check::values(&loaded.config)
+    } else {
+        check::all(loaded, Clock::system().now_ms())
+    };
+    for warning in &findings.warnings {
+        complain(&format!("warning: {warning}"));
+    }
+    if !findings.problems.is_empty() {
+        return Err(Failure::Config(findings.problems));
+    }
+    Ok(check::summary(loaded))
+}
+
+/// The tools need a log or a store, not a config without mistakes elsewhere.
+fn sound(loaded: Loaded) -> Result<Loaded, Vec<Problem>> {
+    let mut problems = loaded.config.log.check("log");
+    problems.extend(loaded.config.store.check("store"));
+    if problems.is_empty() {
+        Ok(loaded)
+    } else {
+        Err(problems)
+    }
+}
+
+fn show(text: &str) -> Result<(), Failure> {
+    print(text).map_err(|error| Failure::Fatal(format!("can not print: {error}")))
+}

@@ -1,0 +1,143 @@
+//! The command line.
+
+use crate::{bench, demo};
+use clap::{Args, Parser, Subcommand};
+use std::path::PathBuf;
+
+/// Webhooks in, verified; deliveries out, claimed, retried and never lost.
+#[derive(Debug, Parser)]
+#[command(
+    name = "fencepost",
+    version,
+    propagate_version = true,
+    after_help = "Examples:
+  fencepost demo                                    see the whole thing work, without any config
+  fencepost check --config my.toml                  explain every mistake in a config
+  fencepost standalone --config my.toml             one process, everything in one directory
+  fencepost dlq list --since 2h --destination billing
+
+Exit codes: 0 fine, 64 mistake in the config, 69 log or store unavailable at the start, 70 failed while running.
+Every setting can be given as a variable too: FENCEPOST_LOG__KIND=kafka is `kind` in `[log]`."
+)]
+pub(crate) struct Cli {
+    /// Config file [default: ./fencepost.toml when it exists]
+    #[arg(long, global = true, value_name = "PATH", env = "FENCEPOST_CONFIG")]
+    pub config: Option<PathBuf>,
+
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Run ingest and dispatcher in one process
+    #[command(after_help = "Example:
+  GITHUB_SECRET=… fencepost standalone --config fencepost.example.toml")]
+    Standalone,
+    /// Run the HTTP side: receive, verify, append to the log
+    Ingest,
+    /// Run the delivering side: read the log, claim, send, retry
+    Dispatcher,
+    /// Explain every mistake in the config
+    #[command(
+        after_help = "Prints `key.path: what is wrong` for each mistake and exits 64, or a summary and 0.
+
+Examples:
+  fencepost check --config my.toml
+  fencepost check --config my.toml --skip-secrets   where the secrets are not at hand, e.g. in CI"
+    )]
+    Check(CheckArgs),
+    /// Create or show the topics of the log
+    #[command(subcommand)]
+    Topics(TopicsCommand),
+    /// Create the store's tables or look a delivery up
+    #[command(subcommand)]
+    Store(StoreCommand),
+    /// Look at dead letters
+    #[command(subcommand)]
+    Dlq(DlqCommand),
+    /// Watch the pipeline work on this machine, with failures on purpose
+    Demo(demo::DemoArgs),
+    /// Measure throughput and latency
+    Bench(bench::BenchArgs),
+}
+
+/// `fencepost check`.
+#[derive(Debug, Args)]
+pub(crate) struct CheckArgs {
+    /// Do not read secrets and certificates
+    #[arg(long)]
+    pub skip_secrets: bool,
+}
+
+/// `fencepost topics …`.
+#[derive(Clone, Copy, Debug, Subcommand)]
+pub(crate) enum TopicsCommand {
+    /// Create what is missing and check what is there; safe to repeat, alters and deletes nothing
+    Ensure {
+        /// Add partitions to existing topics up to `log.partitions`
+        #[arg(long)]
+        grow: bool,
+    },
+    /// Show topics, partitions and the settings that matter
+    Describe,
+}
+
+/// `fencepost store …`.
+#[derive(Debug, Subcommand)]
+pub(crate) enum StoreCommand {
+    /// Create keyspace and table when they are missing; safe to repeat
+    Migrate,
+    /// Show what the store knows of a delivery
+    #[command(after_help = "Example:
+  fencepost store get github 72d3162e-cc78-11e3-81ab-4c9367dc0958 billing --json")]
+    Get(GetArgs),
+}
+
+/// `fencepost store get`.
+#[derive(Debug, Args)]
+pub(crate) struct GetArgs {
+    /// Source, as in `[sources.<name>]`
+    pub source: String,
+    /// The sender's id of the webhook
+    pub delivery_id: String,
+    /// Destination, as in `[destinations.<name>]`
+    pub destination: String,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `fencepost dlq …`.
+#[derive(Debug, Subcommand)]
+pub(crate) enum DlqCommand {
+    /// List dead letters, the latest first
+    #[command(after_help = "Examples:
+  fencepost dlq list --reason exhausted --since 2h
+  fencepost dlq list --destination billing --since 2026-11-30T08:00:00Z --json")]
+    List(ListArgs),
+}
+
+/// `fencepost dlq list`.
+#[derive(Clone, Debug, Default, Args)]
+pub(crate) struct ListArgs {
+    /// Only this reason: rejected, gone, exhausted, expired, blocked, undecodable, unknown_destination
+    #[arg(long)]
+    pub reason: Option<String>,
+    /// Only this destination
+    #[arg(long)]
+    pub destination: Option<String>,
+    /// Only this source
+    #[arg(long)]
+    pub source: Option<String>,
+    /// Only those given up since then: a time (2026-11-30T08:00:00Z) or an age (2h, 3days)
+    #[arg(long, value_name = "TIME|AGE")]
+    pub since: Option<String>,
+    /// At most this many
+    #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub limit: u32,
+    /// Print one JSON object a line
+    #[arg(long)]
+    pub json: bool,
+}

@@ -1,0 +1,4 @@
+//! The log and the store that the config names, each behind one type.
+
+pub(crate) mod log;
+pub(crate) mod store;

@@ -1,0 +1,284 @@
+//! A running process: `standalone`, `ingest` or `dispatcher`.
+
+use crate::{
+    check,
+    config::Loaded,
+    failure::Failure,
+    ports::{
+        log::{self, AnyLog},
+        store::{self, AnyStore},
+    },
+};
+use dedup_store::{Reopen, Store, config::StoreConfig};
+use dispatcher::{HttpSend, Status, process::Parts};
+use event_log::{EventLog, config::LogConfig};
+use runtime::{Admin, Clock, Problem, Readiness, Shutdown, Telemetry, shutdown::within};
+use schemas::TopicNames;
+use std::{sync::Arc, time::Duration};
+use tokio::{net::TcpListener, task::JoinSet};
+use tokio_util::sync::CancellationToken;
+
+/// One answer of a dependency to `/readyz`.
+const CHECK_DEADLINE: Duration = Duration::from_secs(2);
+
+/// Beyond what ingest and dispatcher are given to drain: committing, closing.
+const CLOSE_MARGIN: Duration = Duration::from_secs(10);
+
+/// Records that nobody waits for any more get this long to be acknowledged.
+const FLUSH_DEADLINE: Duration = Duration::from_secs(5);
+
+/// What a process does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Role {
+    /// Both of the others.
+    Standalone,
+    /// HTTP to log.
+    Ingest,
+    /// Log to HTTP.
+    Dispatcher,
+}
+
+/// Everything that runs, and what it stands on.
+struct Running {
+    log: AnyLog,
+    readiness: Readiness,
+    /// Ingest and dispatcher, by name. None of them ends by itself but for a reason.
+    work: JoinSet<(&'static str, Result<(), Failure>)>,
+    stop: CancellationToken,
+}
+
+/// Runs until a signal asks to stop, or something breaks.
+///
+/// The order at the end: not ready; wait until balancers have noticed; stop accepting and finish requests, stop reading and
+/// finish attempts; flush the log; close log and store; send what is left of telemetry; close the admin port.
+///
+/// # Errors
+/// See [`Failure`].
+pub(crate) async fn run(role: Role, loaded: &Loaded) -> Result<(), Failure> {
+    let clock = Clock::system();
+    let warnings = checked(role, loaded, clock.now_ms())?;
+    let config = &loaded.config;
+    let telemetry = Telemetry::start(&config.telemetry, env!("CARGO_PKG_VERSION"))
+        .map_err(|error| Failure::config("telemetry", error.to_string()))?;
+    for Problem { key, message } in warnings {
+        tracing::warn!(key, message, "config warning");
+    }
+    let shutdown = Shutdown::on_signals()
+        .map_err(|error| Failure::Unavailable(format!("no signal handlers: {error}")))?;
+    let readiness = Readiness::new();
+    let admin = Admin::bind(&config.admin)
+        .await
+        .map_err(|error| taken("admin.listen", config.admin.listen, &error))?;
+    tracing::info!(address = %config.admin.listen, "admin port");
+    let admin_stop = CancellationToken::new();
+    let admin =
+        tokio::spawn(admin.serve(readiness.clone(), telemetry.metrics(), admin_stop.clone()));
+
+    // A signal before everything has started finds nothing to drain.
+    let started = tokio::select! {
+        started = Running::start(role, loaded, &clock, readiness) => started.map(Some),
+        () = shutdown.asked() => Ok(None),
+    };
+    let outcome = match started {
+        Ok(Some(running)) => running.until_stopped(loaded, &shutdown).await,
+        Ok(None) => Ok(()),
+        Err(failure) => Err(failure),
+    };
+    if let Err(failure) = &outcome {
+        tracing::error!(cause = %failure, "process ends");
+    }
+    telemetry.shutdown().await;
+    admin_stop.cancel();
+    drop(admin.await);
+    outcome
+}
+
+// === impl Role ===
+
+impl Role {
+    fn ingests(self) -> bool {
+        matches!(self, Self::Standalone | Self::Ingest)
+    }
+
+    fn dispatches(self) -> bool {
+        matches!(self, Self::Standalone | Self::Dispatcher)
+    }
+
+    /// What a process of this role can not run with.
+    fn problems(self, loaded: &Loaded) -> Vec<Problem> {
+        let mut problems = Vec::new();
+        if self == Self::Standalone {
+            return problems;
+        }
+        let message =
+            "\"embedded\" serves one process: run `fencepost standalone`, or choose a shared one";
+        if matches!(loaded.config.log, LogConfig::Embedded(_)) {
+            problems.push(Problem::new("log.kind", message));
+        }
+        if self.dispatches() && matches!(loaded.config.store, StoreConfig::Embedded(_)) {
+            problems.push(Problem::new("store.kind", message));
+        }
+        problems
+    }
+}
+
+// === impl Running ===
+
+impl Running {
+    async fn start(
+        role: Role,
+        loaded: &Loaded,
+        clock: &Clock,
+        readiness: Readiness,
+    ) -> Result<Self, Failure> {
+        let config = &loaded.config;
+        let log = log::open(&config.log, &loaded.base, clock.clone()).await?;
+        let checked = log.clone();
+        readiness.check("log", CHECK_DEADLINE, move || {
+            let answer = checked.ready().map_err(|error| error.to_string());
+            async { answer }
+        });
+        let mut running = Self {
+            log,
+            readiness,
+            work: JoinSet::new(),
+            stop: CancellationToken::new(),
+        };
+        if role.dispatches() {
+            let store = store::open(&config.store, &loaded.base).await?;
+            running.dispatch(loaded, clock, store)?;
+        }
+        if role.ingests() {
+            running.ingest(loaded, clock).await?;
+        }
+        Ok(running)
+    }
+
+    async fn ingest(&mut self, loaded: &Loaded, clock: &Clock) -> Result<(), Failure> {
+        let config = &loaded.config;
+        let app = ingest::App::new(
+            config.ingest.clone(),
+            config.sources.clone(),
+            &loaded.base,
+            self.log.clone(),
+            log::codec(&config.log),
+            clock.clone(),
+        )?;
+        let address = config.ingest.listen;
+        let listener = TcpListener::bind(address)
+            .await
+            .map_err(|error| taken("ingest.listen", address, &error))?;
+        tracing::info!(%address, path = config.ingest.path_prefix, "receiving webhooks");
+        let stop = self.stop.clone();
+        self.work.spawn(async move {
+            let served = ingest::serve(app, listener, stop).await;
+            (
+                "ingest",
+                served.map_err(|error| Failure::Fatal(error.to_string())),
+            )
+        });
+        Ok(())
+    }
+
+    fn dispatch(&mut self, loaded: &Loaded, clock: &Clock, store: AnyStore) -> Result<(), Failure> {
+        let config = &loaded.config;
+        let checked = store.clone();
+        self.readiness.check("store", CHECK_DEADLINE, move || {
+            let store = checked.clone();
+            async move { store.ready().await.map_err(|error| error.to_string()) }
+        });
+        let path = dispatcher::Path::new(Parts {
+            log: self.log.clone(),
+            store,
+            send: HttpSend::new(&config.destinations, &loaded.base, clock.clone())?,
+            codec: log::codec(&config.log),
+            clock: clock.clone(),
+            names: TopicNames::new(log::topic_prefix(&config.log)),
+            config: config.dispatcher.clone(),
+            destinations: config.destinations.clone(),
+            routes: config.routes.clone(),
+            reopen: config
+                .sources
+                .iter()
+                .map(|(name, source)| (name.clone(), reopen(source.reopen)))
+                .collect(),
+            store_deadline: config.store.deadline(),
+        });
+        let stop = self.stop.clone();
+        self.work.spawn(async move {
+            let ran = dispatcher::run(Arc::new(path), Status::default(), stop).await;
+            (
+                "dispatcher",
+                ran.map_err(|error| Failure::Fatal(error.to_string())),
+            )
+        });
+        Ok(())
+    }
+
+    /// Waits for a signal or a failure, then ends everything in order.
+    async fn until_stopped(mut self, loaded: &Loaded, shutdown: &Shutdown) -> Result<(), Failure> {
+        let config = &loaded.config;
+        let mut outcome = tokio::select! {
+            () = shutdown.asked() => Ok(()),
+            ended = self.work.join_next(), if !self.work.is_empty() => match ended_as(ended) {
+                Ok(()) => Err(Failure::Fatal("a part of the process ended by itself".to_owned())),
+                failed => failed,
+            },
+        };
+        self.readiness.drain();
+        if outcome.is_ok() {
+            tokio::time::sleep(config.admin.drain_delay).await;
+        }
+        self.stop.cancel();
+        let longest = config.ingest.drain.max(config.dispatcher.shutdown_grace) + CLOSE_MARGIN;
+        let work = &mut self.work;
+        within(longest, "ingest and dispatcher", async {
+            while let Some(ended) = work.join_next().await {
+                let ended = ended_as(Some(ended));
+                if outcome.is_ok() {
+                    outcome = ended;
+                }
+            }
+        })
+        .await;
+        self.work.shutdown().await;
+        self.log.flush(FLUSH_DEADLINE).await;
+        tracing::info!("stopped");
+        outcome
+    }
+}
+
+fn checked(role: Role, loaded: &Loaded, now_ms: i64) -> Result<Vec<Problem>, Failure> {
+    let mut findings = check::all(loaded, now_ms);
+    findings.problems.extend(role.problems(loaded));
+    if findings.problems.is_empty() {
+        Ok(findings.warnings)
+    } else {
+        Err(Failure::Config(findings.problems))
+    }
+}
+
+type Ended = Result<(&'static str, Result<(), Failure>), tokio::task::JoinError>;
+
+fn ended_as(ended: Option<Ended>) -> Result<(), Failure> {
+    match ended {
+        None | Some(Ok((_, Ok(())))) => Ok(()),
+        Some(Ok((name, Err(failure)))) => Err(Failure::Fatal(format!("{name} ended: {failure}"))),
+        Some(Err(error)) => Err(Failure::Fatal(format!(
+            "a part of the process broke: {error}"
+        ))),
+    }
+}
+
+/// Ingest reads the setting, the store obeys it.
+fn reopen(reopen: ingest::Reopen) -> Reopen {
+    match reopen {
+        ingest::Reopen::Exhausted => Reopen::Exhausted,
+        ingest::Reopen::AnyFailed => Reopen::AnyFailed,
+        ingest::Reopen::Never => Reopen::Never,
+    }
+}
+
+fn taken(key: &str, address: std::net::SocketAddr, error: &std::io::Error) -> Failure {
+    Failure::Unavailable(format!("can not listen on {key} = {address}: {error}"))
+}
