@@ -5,7 +5,7 @@
 //! at once and nothing of it is committed any more. Commits count from the moment in which they are noted.
 //!
 //! What is due goes by the given clock, waking up by tokio's. With a clock that is set by hand, call
-//! [`MemoryLog::wake`] after setting it. Nothing runs in the background and nothing is random, so a simulation on one
+//! [`MemoryLog::wake`] after setting it. Nothing runs in the background but the wait for a revocation's answer, and nothing is random, so a simulation on one
 //! thread with tokio's time paused is repeatable.
 
 mod consumer;

@@ -1,11 +1,20 @@
 //! The embedded log: the common suite, and what only a directory on a disk can get wrong.
 
+use bytes::Bytes;
 use event_log::{
-    config::EmbeddedConfig, conformance::Harness, conformance_suite, embedded::EmbeddedLog,
+    Consumer as _, Event, EventLog as _, LogError, ProduceError, Received, Record, Watermark,
+    config::EmbeddedConfig,
+    conformance::Harness,
+    conformance_suite,
+    embedded::{EmbeddedConsumer, EmbeddedLog},
 };
+use futures::future::join_all;
 use runtime::Clock;
-use std::sync::Mutex;
+use rusqlite::Connection;
+use schemas::{DelayTier, Topic};
+use std::{path::Path, sync::Mutex, time::Duration};
 use tempfile::TempDir;
+use tokio::time::{self, Instant};
 
 const MIB: usize = 1024 * 1024;
 const START_MS: i64 = 1_800_000_000_000;
@@ -79,4 +88,274 @@ impl Harness for Embedded {
     fn burst(&self) -> Option<(usize, usize)> {
         Some((40, MIB))
     }
+}
+
+const DAY_MS: i64 = 24 * 3_600 * 1_000;
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn record(topic: Topic, value: impl Into<Bytes>) -> Record {
+    let headers = vec![("name".to_owned(), Bytes::from_static(b"value"))];
+    Record {
+        topic,
+        key: Bytes::from_static(b"key"),
+        value: value.into(),
+        headers,
+    }
+}
+
+async fn produce(log: &EmbeddedLog, topic: Topic, count: usize) -> u32 {
+    let sent = (0..count).map(|n| log.produce(record(topic, n.to_string())));
+    let appended = join_all(sent).await.pop().expect("at least one");
+    appended.expect("acknowledged").partition
+}
+
+async fn receive(consumer: &mut EmbeddedConsumer, count: usize) -> Vec<Received> {
+    let mut records = Vec::new();
+    while records.len() < count {
+        let events = time::timeout(PATIENCE, consumer.next(100))
+            .await
+            .expect("in time");
+        for event in events.expect("events") {
+            if let Event::Record(record) = event {
+                records.push(record);
+            }
+        }
+    }
+    records
+}
+
+async fn offsets(log: &EmbeddedLog, topic: Topic, partition: u32) -> (Option<i64>, i64) {
+    let page = log.read(topic, partition, 0, 1).await.expect("a page");
+    let end = log
+        .read(topic, partition, i64::MAX, 1)
+        .await
+        .expect("a page")
+        .next_offset;
+    (page.records.first().map(|record| record.offset), end)
+}
+
+/// Asks again and again until the answer is right; nothing here tells when it will be.
+async fn eventually<T: PartialEq + std::fmt::Debug>(expected: T, ask: impl AsyncFn() -> T) {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let answer = ask().await;
+        if answer == expected {
+            return;
+        }
+        assert!(
+            Instant::now() < deadline,
+            "{answer:?} instead of {expected:?}"
+        );
+        time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+fn committed(dir: &Path) -> i64 {
+    let conn = Connection::open(dir.join("log.sqlite")).expect("opens");
+    conn.query_row("SELECT max(committed) FROM slot", (), |row| row.get(0))
+        .expect("a number")
+}
+
+#[tokio::test]
+async fn a_second_opener_is_refused_and_told_why() {
+    let harness = Embedded::new();
+    let log = harness.fresh().await;
+    let refused = EmbeddedLog::open(&harness.config(), Clock::system());
+    let Err(LogError::Fatal(message)) = refused else {
+        panic!("{refused:?}")
+    };
+    let dir = harness.config().dir;
+    assert!(message.contains(&dir.display().to_string()), "{message}");
+    assert!(
+        message.contains("another process has this directory open"),
+        "{message}"
+    );
+    drop(log);
+    assert!(EmbeddedLog::open(&harness.config(), Clock::system()).is_ok());
+}
+
+#[tokio::test]
+async fn what_does_not_fit_the_directory_is_said() {
+    let harness = Embedded::new();
+    drop(harness.fresh().await);
+    let mut config = harness.config();
+    config.partitions = 8;
+    let refused = EmbeddedLog::open(&config, Clock::system());
+    let Err(LogError::Fatal(message)) = refused else {
+        panic!("{refused:?}")
+    };
+    assert!(
+        message.contains("4 partitions") && message.contains('8'),
+        "{message}"
+    );
+    let conn = Connection::open(config.dir.join("log.sqlite")).expect("opens");
+    conn.execute("UPDATE meta SET value = 99 WHERE name = 'format'", ())
+        .expect("written");
+    let refused = EmbeddedLog::open(&harness.config(), Clock::system());
+    let Err(LogError::Fatal(message)) = refused else {
+        panic!("{refused:?}")
+    };
+    assert!(message.contains("format 99"), "{message}");
+    std::fs::write(config.dir.join("log.sqlite"), vec![b'x'; 8_192]).expect("written");
+    let refused = EmbeddedLog::open(&harness.config(), Clock::system());
+    assert!(matches!(refused, Err(LogError::Fatal(_))), "{refused:?}");
+    config.dir = config.dir.join("log.sqlite");
+    assert!(matches!(
+        EmbeddedLog::open(&config, Clock::system()),
+        Err(LogError::Fatal(_))
+    ));
+}
+
+/// The files as they are at any moment are what a killed process leaves.
+#[tokio::test]
+async fn a_crash_loses_nothing_acknowledged() {
+    let harness = Embedded::new();
+    let log = harness.fresh().await;
+    let partition = produce(&log, Topic::Webhooks, 500).await;
+    let mut consumer = log.consumer().await.expect("a consumer");
+    let epoch = receive(&mut consumer, 500).await[0].epoch;
+    let watermark = Watermark {
+        topic: Topic::Webhooks,
+        partition,
+        epoch,
+        next_offset: 123,
+    };
+    consumer.commit(vec![watermark]);
+    let dir = harness.config().dir;
+    eventually(123, async || committed(&dir)).await;
+    let mut left = harness.config();
+    left.dir = dir.join("left");
+    std::fs::create_dir(&left.dir).expect("a directory");
+    for name in ["log.sqlite", "log.sqlite-wal"] {
+        std::fs::copy(dir.join(name), left.dir.join(name)).expect("copied");
+    }
+    let log = EmbeddedLog::open(&left, harness.clock.clone()).expect("opens");
+    let mut consumer = log.consumer().await.expect("a consumer");
+    let records = receive(&mut consumer, 377).await;
+    assert_eq!(records[0].offset, 123);
+    assert_eq!(
+        log.produce(record(Topic::Webhooks, "x"))
+            .await
+            .expect("written")
+            .offset,
+        500
+    );
+}
+
+/// Finished and old enough: gone. Not finished, not old enough: still there. Offsets go on all the same.
+#[tokio::test]
+async fn retention_takes_only_what_is_finished_and_old() {
+    let harness = Embedded::new();
+    let log = harness.fresh().await;
+    let tier = Topic::Delay(DelayTier::S5);
+    let partition = produce(&log, Topic::Webhooks, 600).await;
+    for topic in [tier, Topic::DeadLetters] {
+        produce(&log, topic, 20).await;
+    }
+    harness.pass(5_000).await;
+    let mut consumer = log.consumer().await.expect("a consumer");
+    let epoch = receive(&mut consumer, 620).await[0].epoch;
+    let watermark = |topic, next_offset| Watermark {
+        topic,
+        partition,
+        epoch,
+        next_offset,
+    };
+    consumer
+        .close(
+            vec![watermark(Topic::Webhooks, 550), watermark(tier, 20)],
+            PATIENCE,
+        )
+        .await;
+    harness.clock.advance(8 * DAY_MS);
+    eventually((Some(550), 600), async || {
+        offsets(&log, Topic::Webhooks, partition).await
+    })
+    .await;
+    eventually((None, 20), async || offsets(&log, tier, partition).await).await;
+    assert_eq!(
+        offsets(&log, Topic::DeadLetters, partition).await,
+        (Some(0), 20)
+    );
+    harness.clock.advance(23 * DAY_MS);
+    eventually((None, 20), async || {
+        offsets(&log, Topic::DeadLetters, partition).await
+    })
+    .await;
+    let log = harness.reopen(log).await;
+    let mut consumer = log.consumer().await.expect("a consumer");
+    assert_eq!(receive(&mut consumer, 50).await[0].offset, 550);
+    assert_eq!(
+        log.produce(record(tier, "x"))
+            .await
+            .expect("written")
+            .offset,
+        20
+    );
+}
+
+/// A disk that can not be written: said to the producer and by ready, until it can again; nothing acknowledged is lost.
+#[tokio::test]
+async fn a_failing_disk_is_said_and_heals() {
+    let harness = Embedded::new();
+    let log = harness.fresh().await;
+    let partition = produce(&log, Topic::Webhooks, 1).await;
+    // SQLite's lock stands in for the disk: as long as somebody else holds it, no transaction begins.
+    let conn = Connection::open(harness.config().dir.join("log.sqlite")).expect("opens");
+    conn.execute_batch("BEGIN IMMEDIATE").expect("locked");
+    let failed = log.produce(record(Topic::Webhooks, "x")).await;
+    assert!(
+        matches!(failed, Err(ProduceError::Unacknowledged(_))),
+        "{failed:?}"
+    );
+    assert!(matches!(log.ready(), Err(LogError::Unavailable(_))));
+    conn.execute_batch("ROLLBACK").expect("unlocked");
+    eventually(Ok(()), async || log.ready()).await;
+    let appended = log
+        .produce(record(Topic::Webhooks, "y"))
+        .await
+        .expect("written");
+    assert_eq!((appended.partition, appended.offset), (partition, 1));
+}
+
+#[tokio::test]
+async fn a_clock_that_goes_back_does_not_reorder_a_tier() {
+    let harness = Embedded::new();
+    let log = harness.fresh().await;
+    let tier = Topic::Delay(DelayTier::S5);
+    let partition = produce(&log, tier, 1).await;
+    harness.clock.advance(-60_000);
+    produce(&log, tier, 1).await;
+    let log = harness.reopen(log).await;
+    produce(&log, tier, 1).await;
+    let page = log.read(tier, partition, 0, 10).await.expect("a page");
+    let times: Vec<_> = page
+        .records
+        .iter()
+        .map(|record| record.appended_at_ms)
+        .collect();
+    assert_eq!(times, [START_MS; 3]);
+}
+
+/// Under load many records share a transaction, and a watermark rides along: all of it in far fewer syncs than records.
+#[tokio::test]
+async fn records_share_transactions() {
+    let harness = Embedded::new();
+    let log = harness.fresh().await;
+    let before = transactions(&harness.config().dir);
+    produce(&log, Topic::Webhooks, 5_000).await;
+    let used = transactions(&harness.config().dir) - before;
+    assert!(
+        (1..500).contains(&used),
+        "{used} transactions for 5000 records"
+    );
+}
+
+/// SQLite counts the transactions that change the file in the WAL; its frames that end one carry the size of the file.
+fn transactions(dir: &Path) -> usize {
+    let wal = std::fs::read(dir.join("log.sqlite-wal")).expect("a WAL");
+    let frames = wal.get(32..).unwrap_or_default().chunks(24 + 4_096);
+    frames
+        .filter(|frame| frame.get(4..8).is_some_and(|size| size != [0; 4]))
+        .count()
 }

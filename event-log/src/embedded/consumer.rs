@@ -164,10 +164,9 @@ impl EmbeddedConsumer {
         let count = room.min(self.read.len());
         let records: Vec<Received> = self.read.drain(..count).collect();
         for record in &records {
-            let place = self.streams.iter_mut().find(|stream| {
-                (stream.topic, stream.partition) == (record.topic, record.partition)
-            });
-            if let Some(stream) = place {
+            // The streams stand in the order of all slots: the one topic that is left out comes last there.
+            let place = row::index(record.topic, record.partition, self.inner.shared.partitions);
+            if let Some(stream) = self.streams.get_mut(place) {
                 stream.next_offset = record.offset + 1;
             }
         }

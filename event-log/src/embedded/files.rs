@@ -5,7 +5,7 @@ use crate::{LogError, config::EmbeddedConfig};
 use rusqlite::{Connection, OpenFlags};
 use std::{
     collections::BTreeMap,
-    fs::{File, OpenOptions, TryLockError},
+    fs::{DirBuilder, File, OpenOptions, TryLockError},
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -15,7 +15,7 @@ const FORMAT: i64 = 1;
 const LOCK_FILE: &str = "log.lock";
 const DATABASE_FILE: &str = "log.sqlite";
 /// Writer and reader never wait for each other in WAL mode; a foreign tool that looks at the file may.
-const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
+const BUSY_TIMEOUT: Duration = Duration::from_secs(1);
 
 const SCHEMA: &str = "
     CREATE TABLE IF NOT EXISTS meta (name TEXT PRIMARY KEY, value INTEGER NOT NULL) STRICT;
@@ -63,7 +63,7 @@ impl Files {
     /// Opens or creates the directory.
     pub(super) fn open(config: &EmbeddedConfig) -> Result<Self, LogError> {
         let dir = &config.dir;
-        std::fs::create_dir_all(dir).map_err(|error| unusable(dir, &error))?;
+        create_dir(dir).map_err(|error| unusable(dir, &error))?;
         let lock = lock(dir)?;
         let path = dir.join(DATABASE_FILE);
         let writer =
@@ -103,6 +103,15 @@ pub(super) fn load_slots(conn: &Connection, partitions: u32) -> rusqlite::Result
     Ok(slots
         .map(|slot| known.get(&slot.number()).copied().unwrap_or(none))
         .collect())
+}
+
+/// Webhooks are nobody else's business: a new directory is for this user only.
+fn create_dir(dir: &Path) -> std::io::Result<()> {
+    let mut builder = DirBuilder::new();
+    builder.recursive(true);
+    #[cfg(unix)]
+    std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
+    builder.create(dir)
 }
 
 fn lock(dir: &Path) -> Result<File, LogError> {

@@ -6,9 +6,9 @@ use crate::{
     fair::{self, Streams},
 };
 use bytes::Bytes;
-use rusqlite::{Connection, Row, Statement, params};
+use rusqlite::{Connection, ErrorCode, Row, Statement, params};
 use schemas::Topic;
-use std::{convert::identity, sync::mpsc};
+use std::sync::mpsc;
 use tokio::sync::oneshot;
 
 /// Bytes in one answer at most (one record may be larger), whatever the room.
@@ -56,18 +56,22 @@ pub(super) struct Head {
 
 /// Answers until every sender is gone.
 pub(super) fn run(conn: &Connection, requests: &mpsc::Receiver<Request>) {
+    let statement = conn.prepare(
+        "SELECT id, appended_at_ms, key, headers, value FROM record
+         WHERE id >= ?1 AND id < ?2 ORDER BY id LIMIT ?3",
+    );
+    let mut statement = match statement {
+        Ok(statement) => statement,
+        Err(error) => return tracing::error!(%error, "the log can not be read"),
+    };
     while let Ok(request) = requests.recv() {
-        let answer = read(conn, &request).map_err(|error| unavailable(&error));
+        let answer = read(&mut statement, &request);
         // Whoever has dropped the future asks again.
-        drop(request.answer.send(answer.and_then(identity)));
+        drop(request.answer.send(answer));
     }
 }
 
-fn read(conn: &Connection, request: &Request) -> rusqlite::Result<Result<Answer, LogError>> {
-    let mut statement = conn.prepare(
-        "SELECT id, appended_at_ms, key, headers, value FROM record
-         WHERE id >= ?1 AND id < ?2 ORDER BY id LIMIT ?3",
-    )?;
+fn read(statement: &mut Statement<'_>, request: &Request) -> Result<Answer, LogError> {
     let heads = request.asks.iter();
     let heads = heads.map(|ask| Head {
         next_offset: ask.from_offset,
@@ -82,13 +86,12 @@ fn read(conn: &Connection, request: &Request) -> rusqlite::Result<Result<Answer,
         main: request.main,
         delay: request.asks.len() - request.main,
     };
-    let mut broken = None;
     fair::fill(request.room, request.turn, streams, |stream, limit| {
         let (Some(ask), Some(head)) = (request.asks.get(stream), answer.heads.get_mut(stream))
         else {
             return Ok(0);
         };
-        if broken.is_some() || bytes_left == 0 || head.appended_at_ms.is_some() {
+        if bytes_left == 0 || head.appended_at_ms.is_some() {
             return Ok(0);
         }
         let mut reading = Reading {
@@ -98,10 +101,10 @@ fn read(conn: &Connection, request: &Request) -> rusqlite::Result<Result<Answer,
             bytes_left: &mut bytes_left,
         };
         let before = answer.records.len();
-        broken = reading.run(&mut statement, limit, &mut answer.records)?;
-        Ok::<_, rusqlite::Error>(answer.records.len() - before)
+        reading.run(statement, limit, &mut answer.records)?;
+        Ok::<_, LogError>(answer.records.len() - before)
     })?;
-    Ok(broken.map_or(Ok(answer), Err))
+    Ok(answer)
 }
 
 struct Reading<'a> {
@@ -114,13 +117,13 @@ struct Reading<'a> {
 // === impl Reading ===
 
 impl Reading<'_> {
-    /// Reads up to `limit` records; an error in the answer means a broken row.
+    /// Reads up to `limit` records.
     fn run(
         &mut self,
         statement: &mut Statement<'_>,
         limit: usize,
         records: &mut Vec<Received>,
-    ) -> rusqlite::Result<Option<LogError>> {
+    ) -> Result<(), LogError> {
         let slot = Slot::new(self.ask.topic, self.ask.partition);
         let limit = i64::try_from(limit).unwrap_or(i64::MAX);
         let mut rows = statement.query(params![
@@ -133,28 +136,24 @@ impl Reading<'_> {
             let appended_at_ms = row.get(1)?;
             if appended_at_ms > self.ask.appended_until_ms {
                 self.head.appended_at_ms = Some(appended_at_ms);
-                return Ok(None);
+                return Ok(());
             }
             let offset = slot.offset(row.get(0)?);
-            let Some(record) = self.record(row, offset, appended_at_ms)? else {
-                let (topic, partition) = (self.ask.topic.suffix(), self.ask.partition);
-                let message = format!("{topic}/{partition}: the record at {offset} is broken");
-                return Ok(Some(LogError::Fatal(message)));
-            };
+            let record = self.record(row, offset, appended_at_ms)?;
             let bytes = record.key.len() + record.value.len();
             *self.bytes_left = self.bytes_left.saturating_sub(bytes);
             self.head.next_offset = offset + 1;
             records.push(record);
             found += 1;
             if *self.bytes_left == 0 {
-                return Ok(None);
+                return Ok(());
             }
         }
         if found < limit {
             // What is missing up to the end has expired; it will not come.
             self.head.next_offset = self.head.next_offset.max(self.ask.end_offset);
         }
-        Ok(None)
+        Ok(())
     }
 
     fn record(
@@ -162,23 +161,40 @@ impl Reading<'_> {
         row: &Row<'_>,
         offset: i64,
         appended_at_ms: i64,
-    ) -> rusqlite::Result<Option<Received>> {
-        let Some(headers) = row::decode_headers(row.get_ref(3)?.as_blob()?) else {
-            return Ok(None);
+    ) -> Result<Received, LogError> {
+        let blob = |column| {
+            row.get_ref(column)?
+                .as_blob()
+                .map_err(rusqlite::Error::from)
         };
-        Ok(Some(Received {
+        let Some(headers) = row::decode_headers(blob(3)?) else {
+            let (topic, partition) = (self.ask.topic.suffix(), self.ask.partition);
+            let message = format!("{topic}/{partition}: the record at {offset} is broken");
+            return Err(LogError::Fatal(message));
+        };
+        Ok(Received {
             topic: self.ask.topic,
             partition: self.ask.partition,
             offset,
             epoch: self.epoch,
             appended_at_ms,
-            key: Bytes::copy_from_slice(row.get_ref(2)?.as_blob()?),
-            value: Bytes::copy_from_slice(row.get_ref(4)?.as_blob()?),
+            key: Bytes::copy_from_slice(blob(2)?),
+            value: Bytes::copy_from_slice(blob(4)?),
             headers,
-        }))
+        })
     }
 }
 
-fn unavailable(error: &rusqlite::Error) -> LogError {
-    LogError::Unavailable(error.to_string())
+// === impl LogError ===
+
+impl From<rusqlite::Error> for LogError {
+    /// A broken file does not heal; whatever else goes wrong while reading may.
+    fn from(error: rusqlite::Error) -> Self {
+        match error.sqlite_error_code() {
+            Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => {
+                Self::Fatal(error.to_string())
+            }
+            _ => Self::Unavailable(error.to_string()),
+        }
+    }
 }

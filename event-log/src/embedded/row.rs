@@ -25,6 +25,12 @@ impl Slot {
         self.0
     }
 
+    /// Place of this slot in the order of [`all`].
+    pub(super) fn index(self, partitions: u32) -> usize {
+        let (code, partition) = (self.0 / PARTITIONS_MAX, self.0 % PARTITIONS_MAX);
+        usize::try_from(code * i64::from(partitions) + partition).unwrap_or(usize::MAX)
+    }
+
     /// Row id of an offset. Ids of one slot are neighbours, in the order of their offsets.
     pub(super) fn id(self, offset: i64) -> i64 {
         (self.0 << OFFSET_BITS) + offset.clamp(0, (1 << OFFSET_BITS) - 1)
@@ -41,7 +47,7 @@ impl Slot {
     }
 }
 
-/// Every topic and partition, with the place of its slot in a dense list: see [`index`].
+/// Every topic and partition, in the order of [`index`].
 pub(super) fn all(partitions: u32) -> impl Iterator<Item = (Topic, u32)> {
     Topic::ALL
         .into_iter()
@@ -50,8 +56,7 @@ pub(super) fn all(partitions: u32) -> impl Iterator<Item = (Topic, u32)> {
 
 /// Place of a topic and partition in the order of [`all`].
 pub(super) fn index(topic: Topic, partition: u32, partitions: u32) -> usize {
-    let code = usize::try_from(topic_code(topic)).unwrap_or_default();
-    code * partitions as usize + partition as usize
+    Slot::new(topic, partition).index(partitions)
 }
 
 /// Headers as one blob: for each name and value its length (u32, little endian) and its bytes.

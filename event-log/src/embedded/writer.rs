@@ -172,7 +172,7 @@ impl Writer<'_> {
         let mut places = Vec::with_capacity(jobs.len());
         for job in jobs {
             let slot = Slot::new(job.record.topic, job.partition);
-            let index = row::index(job.record.topic, job.partition, partitions);
+            let index = slot.index(partitions);
             let Some(state) = self.slots.get_mut(index) else {
                 continue;
             };
@@ -193,14 +193,11 @@ impl Writer<'_> {
             state.end_offset += 1;
             touched.insert(slot, index);
         }
-        for (topic, partition) in row::all(partitions) {
-            let slot = Slot::new(topic, partition);
-            let index = row::index(topic, partition, partitions);
-            if let (Some(next_offset), Some(state)) =
-                (watermarks.get(&slot), self.slots.get_mut(index))
-            {
+        for (slot, next_offset) in watermarks {
+            let index = slot.index(partitions);
+            if let Some(state) = self.slots.get_mut(index) {
                 state.committed = (*next_offset).clamp(0, state.end_offset);
-                touched.insert(slot, index);
+                touched.insert(*slot, index);
             }
         }
         for (slot, index) in touched {
