@@ -343,103 +343,65 @@ mod tests {
     };
 
     #[test]
-    fn each_mistake_is_told_at_its_key() {
-        let good = CqlConfig {
-            contact_points: vec!["127.0.0.1:9042".to_owned()],
-            ..CqlConfig::default()
+    fn each_mistake_of_cql_is_told_at_its_key() {
+        let check = |key: &str, spoil: &dyn Fn(&mut CqlConfig)| {
+            let contact_points = vec!["127.0.0.1:9042".to_owned()];
+            let mut config = CqlConfig {
+                contact_points,
+                ..CqlConfig::default()
+            };
+            assert_eq!(keys_of(&StoreConfig::Cql(config.clone())), [""; 0]);
+            spoil(&mut config);
+            assert_eq!(keys_of(&StoreConfig::Cql(config)), [format!("store.{key}")]);
         };
-        assert_eq!(StoreConfig::Cql(good.clone()).check("store"), []);
-        let password = SecretRef {
-            env: Some("PASSWORD".to_owned()),
-            file: None,
+        let secret = |env: bool, file: bool| SecretRef {
+            env: env.then(|| "PASSWORD".to_owned()),
+            file: file.then(|| PathBuf::from("password")),
             not_after: None,
         };
-        let both = SecretRef {
-            file: Some(PathBuf::from("password")),
-            ..password.clone()
-        };
-        let user = Some("fencepost".to_owned());
-        let tls = TlsConfig {
-            ca: "ca.pem".into(),
-            cert: Some("cert.pem".into()),
-            key: None,
-        };
-        for (wrong, keys) in [
-            (CqlConfig::default(), vec!["store.contact_points"]),
-            (
-                CqlConfig {
-                    keyspace: "a-b".to_owned(),
-                    ..good.clone()
-                },
-                vec!["store.keyspace"],
-            ),
-            (
-                CqlConfig {
-                    keyspace: String::new(),
-                    ..good.clone()
-                },
-                vec!["store.keyspace"],
-            ),
-            (
-                CqlConfig {
-                    keyspace: "a".repeat(49),
-                    ..good.clone()
-                },
-                vec!["store.keyspace"],
-            ),
-            (
-                CqlConfig {
-                    deadline: good.request_timeout,
-                    ..good.clone()
-                },
-                vec!["store.deadline"],
-            ),
-            (
-                CqlConfig {
-                    in_flight_max: 0,
-                    ..good.clone()
-                },
-                vec!["store.in_flight_max"],
-            ),
-            (
-                CqlConfig {
-                    replication_factor: 0,
-                    ..good.clone()
-                },
-                vec!["store.replication_factor"],
-            ),
-            (
-                CqlConfig {
-                    user: user.clone(),
-                    ..good.clone()
-                },
-                vec!["store.password"],
-            ),
-            (
-                CqlConfig {
-                    password: Some(password),
-                    ..good.clone()
-                },
-                vec!["store.user"],
-            ),
-            (
-                CqlConfig {
-                    user,
-                    password: Some(both),
-                    ..good.clone()
-                },
-                vec!["store.password"],
-            ),
-            (
-                CqlConfig {
-                    tls: Some(tls),
-                    ..good.clone()
-                },
-                vec!["store.tls"],
-            ),
-        ] {
-            assert_eq!(keys_of(&StoreConfig::Cql(wrong.clone())), keys, "{wrong:?}");
+        let user = || Some("fencepost".to_owned());
+        check("contact_points", &|config| config.contact_points.clear());
+        check("contact_points", &|config| {
+            config.contact_points.push(" ".to_owned())
+        });
+        for name in ["", "a-b", "A", "1a", "_a", &"a".repeat(49)] {
+            check("keyspace", &|config| name.clone_into(&mut config.keyspace));
         }
+        check("deadline", &|config| {
+            config.deadline = config.request_timeout
+        });
+        check("request_timeout", &|config| {
+            config.request_timeout = Duration::ZERO
+        });
+        check("connect_timeout", &|config| {
+            config.connect_timeout = Duration::ZERO
+        });
+        check("in_flight_max", &|config| config.in_flight_max = 0);
+        check("replication_factor", &|config| {
+            config.replication_factor = 0
+        });
+        check("password", &|config| config.user = user());
+        check("user", &|config| {
+            config.password = Some(secret(true, false))
+        });
+        for (env, file) in [(true, true), (false, false)] {
+            check("password", &|config| {
+                config.user = user();
+                config.password = Some(secret(env, file));
+            });
+        }
+        check("tls", &|config| {
+            let cert = Some(PathBuf::from("cert.pem"));
+            config.tls = Some(TlsConfig {
+                ca: PathBuf::from("ca.pem"),
+                cert,
+                key: None,
+            });
+        });
+    }
+
+    #[test]
+    fn each_mistake_of_embedded_is_told_at_its_key() {
         let embedded = EmbeddedConfig::default();
         assert_eq!(StoreConfig::Embedded(embedded.clone()).check("store"), []);
         let wrong = EmbeddedConfig {
