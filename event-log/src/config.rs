@@ -19,6 +19,7 @@ const SESSION_TIMEOUT_MAX: Duration = Duration::from_mins(30);
 /// Which log is used, chosen by `kind`.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
+#[expect(clippy::large_enum_variant, reason = "there is one in a process")]
 pub enum LogConfig {
     /// Files in one directory, one process.
     Embedded(EmbeddedConfig),
