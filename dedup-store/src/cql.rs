@@ -27,7 +27,7 @@ pub use schema::{Migrated, migrate};
 
 use crate::{
     Store, StoreError,
-    claim::{self, Claim, ClaimAsk, Held, Renewal, Retention, Row, Step, To, Transition},
+    claim::{self, Claim, ClaimAsk, Held, Renewal, Retention, Row, Status, Step, To, Transition},
     config::CqlConfig,
 };
 use issue::Issuer;
@@ -315,7 +315,15 @@ impl Shared {
     /// The row that `seen` means at `now_ms`.
     fn live(&self, seen: Option<&Seen>, now_ms: i64) -> Result<Option<Row>, StoreError> {
         let row = seen.map(Seen::row).transpose()?.flatten();
-        Ok(row.filter(|row| claim::expires_at_ms(row, &self.retention) > now_ms))
+        Ok(row.filter(|row| {
+            // An ended row that lost its time is the server's to forget.
+            let dated = match row.status {
+                Status::Processing | Status::Waiting => true,
+                Status::Completed => row.completed_at_ms.is_some(),
+                Status::Failed => row.failed_at_ms.is_some(),
+            };
+            !dated || claim::expires_at_ms(row, &self.retention) > now_ms
+        }))
     }
 
     fn values(&self, key: &DeliveryKey, row: &Row, now_ms: i64) -> statement::Values {

@@ -51,10 +51,10 @@ pub(super) async fn session(
                 check_datacenter(&session, config)?;
                 return Ok(session);
             }
-            Ok(Err(error)) if fault::refuses_session(&error) => {
-                return Err(StoreError::Refused(error.to_string()));
-            }
-            Ok(Err(error)) => last.note(&error),
+            Ok(Err(error)) => match fault::refusal(&error) {
+                Some(cause) => return Err(StoreError::Refused(cause)),
+                None => last.note(&error),
+            },
         }
         if tokio::time::timeout_at(deadline, pause()).await.is_err() {
             return Err(last.unavailable());

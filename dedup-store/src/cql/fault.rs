@@ -36,28 +36,41 @@ pub(super) fn of(error: &ExecutionError) -> Fault {
     }
 }
 
-/// Whether a session can not be had however long one tries.
-pub(super) fn refuses_session(error: &NewSessionError) -> bool {
-    let NewSessionError::MetadataError(MetadataError::ConnectionPoolError(
-        ConnectionPoolError::Broken {
-            last_connection_error: ConnectionError::ConnectionSetupRequestError(setup),
-            ..
-        },
-    )) = error
-    else {
-        return matches!(
-            error,
-            NewSessionError::IllegalConfig(_) | NewSessionError::EmptyKnownNodesList
-        );
+/// Why a session can not be had however long one tries; none: trying again may help.
+pub(super) fn refusal(error: &NewSessionError) -> Option<String> {
+    let setup = match error {
+        NewSessionError::MetadataError(MetadataError::ConnectionPoolError(
+            ConnectionPoolError::Broken {
+                last_connection_error: ConnectionError::ConnectionSetupRequestError(setup),
+                ..
+            },
+        )) => &setup.error,
+        NewSessionError::IllegalConfig(_) | NewSessionError::EmptyKnownNodesList => {
+            return Some(error.to_string());
+        }
+        NewSessionError::FailedToResolveAnyHostname(_)
+        | NewSessionError::MetadataError(_)
+        | NewSessionError::UseKeyspaceError(_)
+        | _ => return None,
     };
-    matches!(
-        &setup.error,
+    if matches!(
+        setup,
         ConnectionSetupRequestErrorKind::MissingAuthentication
-            | ConnectionSetupRequestErrorKind::DbError(
-                DbError::AuthenticationError | DbError::Unauthorized,
-                _
-            )
-    )
+    ) {
+        return Some("the server asks for a login: set `user` and `password`".to_owned());
+    }
+    if let ConnectionSetupRequestErrorKind::AuthFinishError(cause)
+    | ConnectionSetupRequestErrorKind::StartAuthSessionError(cause) = setup
+    {
+        return Some(cause.clone());
+    }
+    // Cassandra answers the same way when its own tables of roles have no quorum.
+    if let ConnectionSetupRequestErrorKind::DbError(DbError::AuthenticationError, cause) = setup
+        && !cause.starts_with("Unable to perform authentication")
+    {
+        return Some(format!("login refused: {cause}"));
+    }
+    None
 }
 
 fn of_attempt(error: &RequestAttemptError) -> Fault {
