@@ -135,11 +135,10 @@ async fn a_call_ends_at_its_deadline() {
     let other = rusqlite::Connection::open(dir.path().join("claims.db")).expect("the file");
     other.execute_batch("BEGIN IMMEDIATE").expect("the lock");
     let ask = ask();
-    let answer = store.claim(&ask, START_MS).await;
-    assert!(
-        matches!(answer, Err(StoreError::Unavailable(_))),
-        "{answer:?}"
-    );
+    match store.claim(&ask, START_MS).await {
+        Err(StoreError::Unavailable(message)) => assert!(message.contains("within"), "{message}"),
+        other => panic!("{other:?}"),
+    }
     assert!(matches!(
         store.ready().await,
         Err(StoreError::Unavailable(_))
@@ -192,6 +191,40 @@ async fn a_row_that_can_not_be_understood_fails_only_its_own_calls() {
     );
     assert!(matches!(broken, Err(StoreError::Refused(_))), "{broken:?}");
     assert!(matches!(sound, Ok(Claim::Claimed(_))), "{sound:?}");
+}
+
+/// One write fails and takes its transaction along: whoever shared it is told, and nothing that was answered is missing.
+#[tokio::test]
+async fn what_is_rolled_back_was_never_answered() {
+    let dir = TempDir::new().expect("a directory for the test");
+    let store = open(dir.path(), RETENTION);
+    let poison = ask();
+    let other = rusqlite::Connection::open(dir.path().join("claims.db")).expect("the file");
+    let trigger = format!(
+        "CREATE TRIGGER poison BEFORE INSERT ON claims WHEN NEW.delivery_id = '{}'
+         BEGIN SELECT RAISE(ABORT, 'poisoned'); END",
+        poison.key.delivery_id
+    );
+    other.execute_batch(&trigger).expect("a trigger");
+    let mut asks: Vec<_> = (0..100).map(|_| ask()).collect();
+    asks.insert(50, poison.clone());
+    let answers = join_all(asks.iter().map(|ask| store.claim(ask, START_MS))).await;
+    assert!(answers.iter().any(Result::is_err));
+    for (ask, answer) in asks.iter().zip(answers) {
+        let row = store.get(&ask.key, START_MS).await.expect("a row or none");
+        match answer {
+            Ok(Claim::Claimed(held)) => assert_eq!(row, Some(held.row)),
+            Err(StoreError::Unavailable(_)) => assert_eq!(row, None),
+            other => panic!("{other:?}"),
+        }
+    }
+    other
+        .execute_batch("DROP TRIGGER poison")
+        .expect("no trigger");
+    assert!(matches!(
+        store.claim(&poison, START_MS).await,
+        Ok(Claim::Claimed(_))
+    ));
 }
 
 #[tokio::test]
