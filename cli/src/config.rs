@@ -117,10 +117,11 @@ mod tests {
                 .map(|(head, text)| format!("{head}\n{text}"))
                 .collect()
         };
-        let embedded = read(&text(&|text| text.contains("embedded")));
+        let is_embedded = |text: &str| text.starts_with("kind = \"embedded\"");
+        let embedded = read(&text(&is_embedded));
         assert_eq!(embedded.log, LogConfig::default());
         assert_eq!(embedded.store, StoreConfig::Embedded(Default::default()));
-        let large = read(&text(&|text| !text.contains("embedded")));
+        let large = read(&text(&|text| !is_embedded(text)));
         assert!(matches!(large.log, LogConfig::Kafka(_)));
         assert!(matches!(large.store, StoreConfig::Cql(_)));
         assert!(!large.sources.is_empty() && !large.destinations.is_empty());

@@ -1,0 +1,378 @@
+//! `fencepost check` through the real binary: every mistake is named at its exact key, all at once, with exit code 64.
+
+use std::{
+    path::Path,
+    process::{Command, Output},
+};
+
+/// Goes without a mistake; each case puts a line into one of its tables.
+const GOOD: &str = r#"
+[log]
+kind = "embedded"
+# log
+
+[store]
+kind = "embedded"
+# store
+
+[ingest]
+# ingest
+
+[sources.github]
+scheme = "github"
+secrets = [{ file = "secret" }]
+# source
+
+[dispatcher]
+# dispatcher
+
+[destinations.billing]
+url = "https://billing.example/hooks"
+# destination
+
+[[routes]]
+source = "github"
+to = ["billing"]
+# route
+
+[telemetry]
+# telemetry
+
+[admin]
+# admin
+"#;
+
+fn fencepost(dir: &Path, config: &str, args: &[&str]) -> Output {
+    std::fs::write(dir.join("fencepost.toml"), config).unwrap();
+    std::fs::write(dir.join("secret"), "s3cret\n").unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_fencepost"));
+    for (name, _) in
+        std::env::vars_os().filter(|(name, _)| name.as_encoded_bytes().starts_with(b"FENCEPOST_"))
+    {
+        command.env_remove(name);
+    }
+    command.current_dir(dir).args(args).output().unwrap()
+}
+
+fn check(config: &str) -> (Option<i32>, String) {
+    let dir = tempfile::tempdir().unwrap();
+    let output = fencepost(dir.path(), config, &["check"]);
+    (
+        output.status.code(),
+        String::from_utf8(output.stderr).unwrap(),
+    )
+}
+
+/// The keys at the beginning of the lines, without warnings.
+fn keys(stderr: &str) -> Vec<&str> {
+    stderr
+        .lines()
+        .filter(|line| !line.starts_with("warning: "))
+        .map(|line| line.split_once(": ").map_or(line, |(key, _)| key))
+        .collect()
+}
+
+#[test]
+fn a_good_config_is_summed_up() {
+    let dir = tempfile::tempdir().unwrap();
+    let output = fencepost(dir.path(), GOOD, &["check"]);
+    let stdout = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(
+        output.status.code(),
+        Some(0),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    assert!(
+        output.stderr.is_empty(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    assert!(stdout.contains("fencepost.toml: fine"), "{stdout}");
+    assert!(
+        stdout.contains("1 sources, 1 destinations, 1 routes"),
+        "{stdout}"
+    );
+    assert!(
+        !dir.path().join("fencepost-data").exists(),
+        "check creates nothing"
+    );
+}
+
+#[test]
+fn each_mistake_is_named_at_its_key() {
+    let cases = [
+        // Form: types, unknown keys, unknown variants.
+        (
+            "# log",
+            "partition = 4",
+            "log.partition",
+            "did you mean `partitions`?",
+        ),
+        (
+            "# log",
+            "partitions = \"many\"",
+            "log.partitions",
+            "expected u32",
+        ),
+        (
+            "# store",
+            "retention = { complete = \"1d\" }",
+            "store.retention.complete",
+            "`completed`",
+        ),
+        (
+            "# dispatcher",
+            "lease = \"soon\"",
+            "dispatcher.lease",
+            "duration",
+        ),
+        (
+            "# ingest",
+            "listen = \"nowhere\"",
+            "ingest.listen",
+            "address",
+        ),
+        (
+            "# destination",
+            "concurency = 1",
+            "destinations.billing.concurency",
+            "`concurrency`",
+        ),
+        (
+            "# destination",
+            "allow_cidrs = [\"10.0.0.0/99\"]",
+            "destinations.billing.allow_cidrs.0",
+            "invalid",
+        ),
+        (
+            "# source",
+            "reopen = \"always\"",
+            "sources.github.reopen",
+            "`any-failed`",
+        ),
+        ("# telemetry", "log = \"xml\"", "telemetry.log", "`json`"),
+        // What a section says of itself.
+        ("# log", "partitions = 0", "log.partitions", "between 1 and"),
+        ("# store", "dir = \"\"", "store.dir", "name a directory"),
+        (
+            "# ingest",
+            "path_prefix = \"hooks\"",
+            "ingest.path_prefix",
+            "/hooks",
+        ),
+        (
+            "# destination",
+            "timeout = \"0s\"",
+            "destinations.billing.timeout",
+            "above 0s",
+        ),
+        (
+            "# destination",
+            "retry = { base = \"1s\" }",
+            "destinations.billing.retry.base",
+            "5s",
+        ),
+        (
+            "# telemetry",
+            "sample_ratio = 2.0",
+            "telemetry.sample_ratio",
+            "between 0 and 1",
+        ),
+        (
+            "# telemetry",
+            "otlp_endpoint = \"collector:4317\"",
+            "telemetry.otlp_endpoint",
+            "http://",
+        ),
+        // Sections against each other.
+        (
+            "# dispatcher",
+            "lease = \"6s\"",
+            "dispatcher.lease",
+            "store.deadline = 5s",
+        ),
+        (
+            "# store",
+            "deadline = \"14s\"",
+            "dispatcher.lease",
+            "at least 21s",
+        ),
+        (
+            "# log",
+            "retention = \"12d\"",
+            "store.retention.failed",
+            "log.retention = 12days",
+        ),
+        (
+            "# destination",
+            "retry = { max_age = \"8d\" }",
+            "store.retention.failed",
+            "destinations.billing.retry.max_age = 8days",
+        ),
+        (
+            "# log",
+            "record_bytes_max = 1_100_000",
+            "sources.github.body_bytes_max",
+            "log.record_bytes_max",
+        ),
+        (
+            "# dispatcher",
+            "in_flight_bytes_max = 1_000",
+            "sources.github.body_bytes_max",
+            "dispatcher.in_flight_bytes_max",
+        ),
+        (
+            "# admin",
+            "listen = \"127.0.0.1:8080\"",
+            "admin.listen",
+            "ingest.listen",
+        ),
+    ];
+    for (place, line, key, message) in cases {
+        let (code, stderr) = check(&GOOD.replace(place, line));
+        assert_eq!(code, Some(64), "{line}: {stderr}");
+        assert_eq!(keys(&stderr), [key], "{line}: {stderr}");
+        assert!(stderr.contains(message), "{line}: {stderr}");
+    }
+}
+
+#[test]
+fn routes_lead_from_and_to_what_exists() {
+    for (from, to, key, message) in [
+        (
+            "source = \"github\"",
+            "source = \"gitlab\"",
+            "routes.0.source",
+            "[sources.gitlab]",
+        ),
+        (
+            "to = [\"billing\"]",
+            "to = [\"biling\"]",
+            "routes.0.to",
+            "[destinations.biling]",
+        ),
+        (
+            "to = [\"billing\"]",
+            "to = []",
+            "routes.0.to",
+            "no destination",
+        ),
+    ] {
+        let (code, stderr) = check(&GOOD.replace(from, to));
+        assert_eq!(code, Some(64), "{to}: {stderr}");
+        assert_eq!(keys(&stderr), [key], "{to}: {stderr}");
+        assert!(stderr.contains(message), "{to}: {stderr}");
+    }
+}
+
+#[test]
+fn a_secret_that_can_not_be_used_is_a_mistake() {
+    const SECRET: &str = "{ file = \"secret\" }";
+    for (place, key, message) in [
+        (
+            "{ file = \"absent\" }",
+            "sources.github.secrets.0",
+            "absent",
+        ),
+        (
+            "{ env = \"NOT_SET_ANYWHERE\" }",
+            "sources.github.secrets.0",
+            "NOT_SET_ANYWHERE",
+        ),
+        (
+            "{ file = \"secret\", env = \"A\" }",
+            "sources.github.secrets.0",
+            "exactly one",
+        ),
+        ("{ }", "sources.github.secrets.0", "exactly one"),
+        ("", "sources.github.secrets", "secrets"),
+        (
+            "{ file = \"secret\", not_after = \"2020-01-01T00:00:00Z\" }",
+            "sources.github.secrets",
+            "has passed",
+        ),
+        ("\"hunter2\"", "sources.github.secrets.0", "found a string"),
+    ] {
+        let config = GOOD.replace(SECRET, place);
+        let (code, stderr) = check(&config);
+        assert_eq!(code, Some(64), "{place}: {stderr}");
+        assert_eq!(keys(&stderr), [key], "{place}: {stderr}");
+        assert!(stderr.contains(message), "{place}: {stderr}");
+        assert!(!stderr.contains("hunter2"), "{stderr}");
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let absent = GOOD.replace(SECRET, "{ file = \"absent\" }");
+    let output = fencepost(dir.path(), &absent, &["check", "--skip-secrets"]);
+    assert_eq!(output.status.code(), Some(0));
+}
+
+#[test]
+fn all_mistakes_come_at_once_and_warnings_do_not_count() {
+    let config = GOOD
+        .replace("# dispatcher", "lease = \"6s\"")
+        .replace("{ file = \"secret\" }", "{ file = \"absent\" }")
+        .replace("to = [\"billing\"]", "to = [\"nobody\"]");
+    let (code, stderr) = check(&config);
+    assert_eq!(code, Some(64));
+    let mut found = keys(&stderr);
+    found.sort_unstable();
+    assert_eq!(
+        found,
+        [
+            "dispatcher.lease",
+            "routes.0.to",
+            "sources.github.secrets.0"
+        ],
+        "{stderr}"
+    );
+    assert!(
+        stderr.contains("warning: destinations.billing: no route leads here"),
+        "{stderr}"
+    );
+
+    let (code, stderr) = check("");
+    assert_eq!(code, Some(0), "{stderr}");
+    assert!(stderr.starts_with("warning: sources: "), "{stderr}");
+}
+
+#[test]
+fn a_file_that_can_not_be_read_or_parsed_says_where() {
+    let (code, stderr) = check("[log]\nkind = embedded\n");
+    assert_eq!(code, Some(64));
+    assert!(
+        stderr.starts_with("fencepost.toml, line 2, column 8: "),
+        "{stderr}"
+    );
+    let dir = tempfile::tempdir().unwrap();
+    let output = fencepost(dir.path(), "", &["check", "--config", "elsewhere.toml"]);
+    assert_eq!(output.status.code(), Some(64));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("elsewhere.toml"));
+}
+
+#[test]
+fn a_role_with_an_embedded_log_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    for (role, expected) in [
+        ("ingest", vec!["log.kind"]),
+        ("dispatcher", vec!["log.kind", "store.kind"]),
+    ] {
+        let output = fencepost(dir.path(), GOOD, &[role]);
+        assert_eq!(output.status.code(), Some(64));
+        assert_eq!(keys(&String::from_utf8_lossy(&output.stderr)), expected);
+    }
+}
+
+#[test]
+fn the_example_has_no_mistakes_but_the_secret_that_is_yours() {
+    let example = include_str!("../../fencepost.example.toml");
+    let dir = tempfile::tempdir().unwrap();
+    let output = fencepost(dir.path(), example, &["check", "--skip-secrets"]);
+    assert_eq!(
+        output.status.code(),
+        Some(0),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    assert!(output.stderr.is_empty());
+}
