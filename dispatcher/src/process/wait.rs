@@ -1,7 +1,7 @@
 //! Every wait on the path: until due, for room, for somebody else's claim, for infrastructure to come back. All of them
 //! end when the partition is owned no more.
 
-use super::{Finished, Infra, Job, Path, millis};
+use super::{Finished, Infra, Job, Path};
 use crate::{limits::Entered, publish, send::Send};
 use dedup_store::Store;
 use event_log::{Appended, EventLog, ProduceError, Record};
@@ -200,6 +200,5 @@ mod tests {
             late.next(i64::MAX, true, 0),
             Some(Duration::from_millis(250))
         );
-        assert!(millis(total) > 0);
     }
 }
