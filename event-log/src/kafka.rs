@@ -20,7 +20,11 @@ use client::Clients;
 use producer::Producer;
 use runtime::Clock;
 use schemas::Topic;
-use std::{path::Path, sync::Arc, time::Duration};
+use std::{
+    path::Path,
+    sync::{Arc, atomic::AtomicU64},
+    time::Duration,
+};
 
 /// The log on Kafka. Cheap to clone.
 #[derive(Clone)]
@@ -31,6 +35,8 @@ struct Inner {
     producer: Producer,
     partitions: u32,
     clock: Clock,
+    /// Last epoch given out.
+    epochs: Arc<AtomicU64>,
 }
 
 // === impl KafkaLog ===
@@ -54,6 +60,7 @@ impl KafkaLog {
             producer,
             partitions,
             clock,
+            epochs: Arc::default(),
         })))
     }
 }
@@ -76,7 +83,11 @@ impl EventLog for KafkaLog {
 
     async fn consumer(&self) -> Result<KafkaConsumer, LogError> {
         let inner = Arc::clone(&self.0);
-        blocking(move || KafkaConsumer::start(&inner.clients, inner.clock.clone())).await
+        blocking(move || {
+            let epochs = Arc::clone(&inner.epochs);
+            KafkaConsumer::start(&inner.clients, inner.clock.clone(), epochs)
+        })
+        .await
     }
 
     fn partitions(&self) -> u32 {

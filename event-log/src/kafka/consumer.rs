@@ -30,7 +30,7 @@ use std::{
     convert::Infallible,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     thread,
     time::Duration,
@@ -74,11 +74,15 @@ pub(super) struct Shared {
 
 impl KafkaConsumer {
     /// Builds both clients and starts their threads. Blocks for some milliseconds.
-    pub(super) fn start(clients: &Clients, clock: Clock) -> Result<Self, LogError> {
+    pub(super) fn start(
+        clients: &Clients,
+        clock: Clock,
+        epochs: Arc<AtomicU64>,
+    ) -> Result<Self, LogError> {
         let shared = Arc::new(Shared {
             names: clients.names().clone(),
             clock,
-            inbox: Mutex::new(Inbox::new(LIMITS)),
+            inbox: Mutex::new(Inbox::new(LIMITS, epochs)),
             wake: Notify::new(),
             closing: AtomicBool::new(false),
         });

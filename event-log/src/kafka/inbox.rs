@@ -8,6 +8,10 @@ use schemas::{DelayTier, Topic};
 use std::{
     cmp::Reverse,
     collections::{BTreeMap, BinaryHeap, VecDeque},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
 };
 use tokio::sync::oneshot;
 
@@ -30,7 +34,8 @@ pub(super) struct Limits {
 #[derive(Debug)]
 pub(super) struct Inbox {
     limits: Limits,
-    last_epoch: u64,
+    /// Last epoch given out in this process, shared by all consumers of a log.
+    epochs: Arc<AtomicU64>,
     owned: BTreeMap<u32, Epoch>,
     /// Being given up: watermarks are still taken, records are not handed out any more.
     leaving: BTreeMap<u32, Epoch>,
@@ -77,10 +82,10 @@ pub(super) struct Leaving {
 // === impl Inbox: ownership ===
 
 impl Inbox {
-    pub(super) fn new(limits: Limits) -> Self {
+    pub(super) fn new(limits: Limits, epochs: Arc<AtomicU64>) -> Self {
         Self {
             limits,
-            last_epoch: 0,
+            epochs,
             owned: BTreeMap::new(),
             leaving: BTreeMap::new(),
             events: VecDeque::new(),
@@ -97,8 +102,7 @@ impl Inbox {
     pub(super) fn assign(&mut self, partitions: &[u32]) -> Vec<(u32, Epoch)> {
         let mut assigned = Vec::with_capacity(partitions.len());
         for &partition in partitions {
-            self.last_epoch += 1;
-            let epoch = Epoch(self.last_epoch);
+            let epoch = Epoch(self.epochs.fetch_add(1, Ordering::Relaxed) + 1);
             self.forget(partition);
             self.owned.insert(partition, epoch);
             self.events.push_back(Event::Assigned { partition, epoch });

@@ -1,5 +1,12 @@
 use super::*;
-use crate::Epoch;
+use crate::{Epoch, Revoked, config::KafkaConfig};
+use rdkafka::{
+    mocking::MockCluster,
+    producer::{BaseProducer, BaseRecord, DefaultProducerContext, Producer as _},
+    types::{RDKafkaApiKey, RDKafkaRespErr},
+};
+use std::path::Path;
+use tokio::time::Instant;
 
 fn watermark(topic: Topic, partition: u32, next_offset: i64) -> Watermark {
     Watermark {
@@ -49,4 +56,172 @@ fn only_what_does_not_heal_is_told() {
     ));
     assert_eq!(code(RDKafkaErrorCode::BrokerTransportFailure), None);
     assert_eq!(code(RDKafkaErrorCode::PollExceeded), None);
+}
+
+// === on librdkafka's mock of a cluster ===
+
+const DEADLINE: Duration = Duration::from_secs(30);
+
+struct Stand {
+    cluster: MockCluster<'static, DefaultProducerContext>,
+    clients: Clients,
+}
+
+fn stand() -> Stand {
+    let cluster = MockCluster::new(1).expect("mock cluster");
+    let names = TopicNames::new("p");
+    for topic in Topic::ALL {
+        cluster
+            .create_topic(&names.name(topic), 1, 1)
+            .expect("topic");
+    }
+    let config = KafkaConfig {
+        brokers: vec![cluster.bootstrap_servers()],
+        topic_prefix: "p".into(),
+        session_timeout: Duration::from_secs(6),
+        ..KafkaConfig::default()
+    };
+    let clients = Clients::open(&config, Path::new(".")).expect("no secrets");
+    Stand { cluster, clients }
+}
+
+impl Stand {
+    fn consumer(&self) -> KafkaConsumer {
+        KafkaConsumer::start(&self.clients, Clock::system(), Arc::default()).expect("consumer")
+    }
+
+    fn produce(&self, count: usize) {
+        let producer: BaseProducer = self
+            .clients
+            .producer()
+            .expect("built")
+            .create()
+            .expect("producer");
+        for _ in 0..count {
+            let record = BaseRecord::to("p.webhooks")
+                .key("k")
+                .payload("v")
+                .partition(0);
+            producer.send(record).expect("queued");
+        }
+        producer.flush(DEADLINE).expect("acknowledged");
+    }
+
+    /// Committed offset of the webhooks' one partition.
+    fn committed(&self) -> Offset {
+        let group = &self.clients.config().group;
+        let observer: BaseConsumer = self
+            .clients
+            .observer(group)
+            .expect("built")
+            .create()
+            .expect("observer");
+        let mut list = TopicPartitionList::new();
+        list.add_partition("p.webhooks", 0);
+        let list = observer
+            .committed_offsets(list, DEADLINE)
+            .expect("answered");
+        list.elements()[0].offset()
+    }
+}
+
+async fn event(consumer: &mut KafkaConsumer) -> Event {
+    let deadline = Instant::now() + DEADLINE;
+    loop {
+        let events = tokio::time::timeout_at(deadline, consumer.next(1)).await;
+        if let Some(event) = events.expect("in time").expect("events").pop() {
+            return event;
+        }
+    }
+}
+
+async fn assigned(consumer: &mut KafkaConsumer) -> Epoch {
+    match event(consumer).await {
+        Event::Assigned {
+            partition: 0,
+            epoch,
+        } => epoch,
+        other => panic!("no assignment: {other:?}"),
+    }
+}
+
+async fn received_offset(consumer: &mut KafkaConsumer) -> i64 {
+    match event(consumer).await {
+        Event::Record(record) => record.offset,
+        other => panic!("no record: {other:?}"),
+    }
+}
+
+/// The group throws the member out in the middle of its work. What its tasks finish later must not be committed: the
+/// records before it are being worked on again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lost_assignment_takes_no_watermark_and_is_read_again() {
+    let stand = stand();
+    stand.produce(10);
+    let mut consumer = stand.consumer();
+    let old = assigned(&mut consumer).await;
+    for offset in 0..10 {
+        assert_eq!(received_offset(&mut consumer).await, offset);
+    }
+    stand.cluster.request_errors(
+        RDKafkaApiKey::Heartbeat,
+        &[RDKafkaRespErr::RD_KAFKA_RESP_ERR_UNKNOWN_MEMBER_ID],
+    );
+    let Event::Revoked(Revoked {
+        partitions,
+        lost,
+        release,
+    }) = event(&mut consumer).await
+    else {
+        panic!("not revoked");
+    };
+    assert_eq!((partitions, lost), (vec![(0, old)], true));
+    release.done(vec![Watermark {
+        epoch: old,
+        ..watermark(Topic::Webhooks, 0, 10)
+    }]);
+    let new = assigned(&mut consumer).await;
+    assert!(new > old);
+    consumer.commit(vec![Watermark {
+        epoch: old,
+        ..watermark(Topic::Webhooks, 0, 10)
+    }]);
+    assert_eq!(received_offset(&mut consumer).await, 0);
+    let closing = consumer.close(Vec::new(), DEADLINE);
+    tokio::time::timeout(DEADLINE, closing)
+        .await
+        .expect("closed");
+    assert_eq!(stand.committed(), Offset::Invalid);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_brokers_closing_keeps_to_its_deadline() {
+    let stand = stand();
+    let mut consumer = stand.consumer();
+    let epoch = assigned(&mut consumer).await;
+    stand.cluster.broker_down(1).expect("down");
+    let last = Watermark {
+        epoch,
+        ..watermark(Topic::Webhooks, 0, 1)
+    };
+    let closing = consumer.close(vec![last], Duration::from_millis(200));
+    // The session of 6 s is what librdkafka itself would wait for.
+    tokio::time::timeout(Duration::from_secs(4), closing)
+        .await
+        .expect("in time");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_outage_is_waited_out() {
+    let stand = stand();
+    stand.produce(1);
+    let mut consumer = stand.consumer();
+    assigned(&mut consumer).await;
+    assert_eq!(received_offset(&mut consumer).await, 0);
+    stand.cluster.broker_down(1).expect("down");
+    let nothing = tokio::time::timeout(Duration::from_secs(2), consumer.next(1)).await;
+    assert!(nothing.is_err(), "{nothing:?}");
+    stand.cluster.broker_up(1).expect("up");
+    stand.produce(1);
+    assert_eq!(received_offset(&mut consumer).await, 1);
 }

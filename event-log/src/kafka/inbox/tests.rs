@@ -10,7 +10,7 @@ const LIMITS: Limits = Limits {
 };
 
 fn inbox(partitions: &[u32]) -> Inbox {
-    let mut inbox = Inbox::new(LIMITS);
+    let mut inbox = Inbox::new(LIMITS, Arc::default());
     inbox.assign(partitions);
     inbox
 }
@@ -319,4 +319,14 @@ fn shutting_answers_open_revocations() {
             .try_recv()
             .is_err_and(|error| { error == oneshot::error::TryRecvError::Closed })
     );
+}
+
+#[test]
+fn consumers_of_one_log_never_share_an_epoch() {
+    let epochs = Arc::new(AtomicU64::new(0));
+    let mut first = Inbox::new(LIMITS, Arc::clone(&epochs));
+    let mut second = Inbox::new(LIMITS, epochs);
+    assert_eq!(first.assign(&[0]), [(0, Epoch(1))]);
+    assert_eq!(second.assign(&[0]), [(0, Epoch(2))]);
+    assert_eq!(first.assign(&[1]), [(1, Epoch(3))]);
 }
