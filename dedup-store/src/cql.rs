@@ -30,7 +30,7 @@ use crate::{
     claim::{self, Claim, ClaimAsk, Held, Renewal, Retention, Row, Status, Step, To, Transition},
     config::CqlConfig,
 };
-use issue::Issuer;
+use issue::{Issuer, TooLate};
 use schemas::{DeliveryKey, Reason};
 use seen::Seen;
 use statement::Statements;
@@ -68,15 +68,6 @@ enum Swap {
     Lost(Option<Seen>),
 }
 
-/// What is known when a deadline passes.
-#[derive(Debug)]
-struct TooLate {
-    doing: &'static str,
-    /// Whether a statement may have been executed all the same.
-    in_doubt: bool,
-    last: Option<String>,
-}
-
 // === impl CqlStore ===
 
 impl CqlStore {
@@ -84,12 +75,13 @@ impl CqlStore {
     /// `secrets_base`.
     ///
     /// # Errors
-    /// [`StoreError::Unavailable`] when no node answers within the connect timeout and the deadline together;
+    /// [`StoreError::Unavailable`] when connecting, or then checking and preparing, takes longer than the connect timeout
+    /// and the deadline together;
     /// [`StoreError::Refused`] when the table is not as it must be (it names `fencepost store migrate`), or user, TLS
     /// files or data centre are wrong.
     pub async fn connect(config: &CqlConfig, secrets_base: &Path) -> Result<Self, StoreError> {
         let session = connect::session(config, secrets_base).await?;
-        let deadline = Instant::now() + config.deadline;
+        let deadline = Instant::now() + config.connect_timeout + config.deadline;
         let serial = connect::serial(config.serial);
         let start = async {
             schema::verify(&session, &config.keyspace).await?;
@@ -328,38 +320,6 @@ impl Shared {
 
     fn values(&self, key: &DeliveryKey, row: &Row, now_ms: i64) -> statement::Values {
         statement::values(key, row, statement::ttl_secs(row, &self.retention, now_ms))
-    }
-}
-
-// === impl TooLate ===
-
-impl TooLate {
-    fn of(doing: &'static str) -> Self {
-        Self {
-            doing,
-            in_doubt: false,
-            last: None,
-        }
-    }
-
-    fn note(&mut self, error: &dyn std::fmt::Display) {
-        let error = error.to_string();
-        tracing::debug!(
-            error,
-            in_doubt = self.in_doubt,
-            "no answer from the store, asking again"
-        );
-        self.last = Some(error);
-    }
-
-    fn unavailable(self) -> StoreError {
-        let last = self.last.unwrap_or_else(|| "no answer".to_owned());
-        let doubt = if self.in_doubt {
-            " (it may have happened)"
-        } else {
-            ""
-        };
-        StoreError::Unavailable(format!("{} took too long{doubt}: {last}", self.doing))
     }
 }
 

@@ -1,6 +1,9 @@
 //! Getting a session: contact points, user, TLS, and an execution profile in which the driver decides nothing.
 
-use super::{TooLate, fault, issue::pause};
+use super::{
+    fault,
+    issue::{TooLate, pause},
+};
 use crate::{
     StoreError,
     config::{CqlConfig, Serial, TlsConfig},

@@ -1,6 +1,6 @@
 //! Issuing one statement until its outcome is known.
 
-use super::{TooLate, fault, fault::Fault, seen::Answer, statement::Values};
+use super::{fault, fault::Fault, seen::Answer, statement::Values};
 use crate::StoreError;
 use scylla::{
     client::session::Session, errors::ExecutionError, statement::prepared::PreparedStatement,
@@ -24,6 +24,15 @@ enum Tried {
     Answered(Answer),
     Failed(ExecutionError),
     Unreadable(StoreError),
+}
+
+/// What is known when a deadline passes.
+#[derive(Debug)]
+pub(super) struct TooLate {
+    doing: &'static str,
+    /// Whether a statement may have been executed all the same.
+    in_doubt: bool,
+    last: Option<String>,
 }
 
 // === impl Issuer ===
@@ -123,6 +132,38 @@ impl Issuer {
                 "can not read the answer: {cause}"
             ))),
         }
+    }
+}
+
+// === impl TooLate ===
+
+impl TooLate {
+    pub(super) fn of(doing: &'static str) -> Self {
+        Self {
+            doing,
+            in_doubt: false,
+            last: None,
+        }
+    }
+
+    pub(super) fn note(&mut self, error: &dyn std::fmt::Display) {
+        let error = error.to_string();
+        tracing::debug!(
+            error,
+            in_doubt = self.in_doubt,
+            "no answer from the store, asking again"
+        );
+        self.last = Some(error);
+    }
+
+    pub(super) fn unavailable(self) -> StoreError {
+        let last = self.last.unwrap_or_else(|| "no answer".to_owned());
+        let doubt = if self.in_doubt {
+            " (it may have happened)"
+        } else {
+            ""
+        };
+        StoreError::Unavailable(format!("{} took too long{doubt}: {last}", self.doing))
     }
 }
 
