@@ -6,23 +6,26 @@
 //! `group` has the thread of the group's member, [`super::delay`] that of the delay tiers.
 
 mod group;
+mod message;
+mod patience;
+
+pub(super) use message::received;
 
 use crate::{
-    Consumer, Event, LogError, Position, Received, Watermark,
+    Consumer, Event, LogError, Position, Watermark,
     kafka::{
         client::{Clients, log_error, log_line},
-        delay,
+        delay::{Command, Delay, DelayContext},
         inbox::{Inbox, Limits},
     },
 };
-use bytes::Bytes;
 use group::GroupContext;
+use message::poll_error;
 use rdkafka::{
-    Message, Offset, Statistics, TopicPartitionList,
+    Statistics, TopicPartitionList,
     config::RDKafkaLogLevel,
-    consumer::{BaseConsumer, CommitMode, Consumer as _},
-    error::{KafkaError, KafkaResult, RDKafkaErrorCode},
-    message::{BorrowedMessage, Headers as _},
+    consumer::{BaseConsumer, Consumer as _},
+    error::{KafkaError, KafkaResult},
 };
 use runtime::Clock;
 use schemas::{Topic, TopicNames};
@@ -31,6 +34,7 @@ use std::{
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, AtomicU64, Ordering},
+        mpsc,
     },
     thread,
     time::Duration,
@@ -86,24 +90,10 @@ impl KafkaConsumer {
             wake: Notify::new(),
             closing: AtomicBool::new(false),
         });
-        let (delay, commands) = delay::Delay::start(clients, &shared)?;
-        let session = clients.config().session_timeout;
-        let context = GroupContext::new(Arc::clone(&shared), delay.client(), commands, session);
-        let group: BaseConsumer<GroupContext> = clients
-            .group_consumer()?
-            .create_with_context(context)
-            .map_err(|error| LogError::Fatal(format!("no consumer: {error}")))?;
-        let topic = clients.names().name(Topic::Webhooks);
-        group
-            .subscribe(&[&topic])
-            .map_err(|error| LogError::Fatal(format!("can not subscribe to {topic}: {error}")))?;
-        let (leaving, left) = oneshot::channel();
-        let member = group::Member::new(group, delay, Arc::clone(&shared));
-        spawn("kafka-group", &shared, move || {
-            member.run();
-            // Its end is the message.
-            drop(leaving);
-        })?;
+        let (delay, commands) = Delay::start(clients, &shared)?;
+        let started = join(clients, &shared, delay, commands);
+        // Else the reader of the delay tiers would go on alone.
+        let left = started.inspect_err(|_| shared.close())?;
         Ok(Self {
             shared,
             left: Some(left),
@@ -187,7 +177,8 @@ impl Shared {
     pub(super) fn poll_failed(&self, error: &KafkaError) {
         match poll_error(error) {
             Some(error) => self.fail(error),
-            None => tracing::warn!(%error, "reading was disturbed"),
+            // The context's error callback has told already.
+            None => tracing::debug!(%error, "reading was disturbed"),
         }
     }
 
@@ -243,6 +234,34 @@ impl Shared {
 
 // === helpers, also of the threads ===
 
+/// Joins the group and starts the member's thread; the receiver ends when it has left.
+fn join(
+    clients: &Clients,
+    shared: &Arc<Shared>,
+    delay: Delay,
+    commands: mpsc::Sender<Command>,
+) -> Result<oneshot::Receiver<Infallible>, LogError> {
+    let session_timeout = clients.config().session_timeout;
+    let delay_client: Arc<BaseConsumer<DelayContext>> = delay.client();
+    let context = GroupContext::new(Arc::clone(shared), delay_client, commands, session_timeout);
+    let group: BaseConsumer<GroupContext> = clients
+        .group_consumer()?
+        .create_with_context(context)
+        .map_err(|error| LogError::Fatal(format!("no consumer: {error}")))?;
+    let topic = clients.names().name(Topic::Webhooks);
+    group
+        .subscribe(&[&topic])
+        .map_err(|error| LogError::Fatal(format!("can not subscribe to {topic}: {error}")))?;
+    let (leaving, left) = oneshot::channel();
+    let member = group::Member::new(group, delay, Arc::clone(shared));
+    spawn("kafka-group", shared, move || {
+        member.run();
+        // Its end is the message.
+        drop(leaving);
+    })?;
+    Ok(left)
+}
+
 /// Starts a thread whose unexpected end is a fatal failure.
 pub(super) fn spawn(
     name: &str,
@@ -275,96 +294,6 @@ fn wait_for_due(room: usize, next_due_ms: Option<i64>, now_ms: i64) -> Option<Du
     let wait_ms = next_due_ms.filter(|_| room > 0)?.saturating_sub(now_ms);
     let wait = Duration::from_millis(u64::try_from(wait_ms).unwrap_or(0));
     Some(wait.min(DUE_WAIT_MAX))
-}
-
-/// What the dispatcher must hear of; none: the client heals it by itself.
-fn poll_error(error: &KafkaError) -> Option<LogError> {
-    if matches!(error, KafkaError::MessageConsumptionFatal(_)) {
-        return Some(LogError::Fatal(error.to_string()));
-    }
-    match error.rdkafka_error_code() {
-        Some(RDKafkaErrorCode::Fatal) => Some(LogError::Fatal(error.to_string())),
-        Some(
-            RDKafkaErrorCode::UnknownTopicOrPartition
-            | RDKafkaErrorCode::UnknownTopic
-            | RDKafkaErrorCode::UnknownPartition
-            | RDKafkaErrorCode::TopicAuthorizationFailed
-            | RDKafkaErrorCode::GroupAuthorizationFailed
-            | RDKafkaErrorCode::SaslAuthenticationFailed
-            | RDKafkaErrorCode::Authentication,
-        ) => Some(LogError::Unavailable(error.to_string())),
-        Some(_) | None => None,
-    }
-}
-
-/// Copies a record out of the client's buffer: the copy that lets the buffer go.
-pub(super) fn received(
-    message: &BorrowedMessage<'_>,
-    topic: Topic,
-    epoch: crate::Epoch,
-    now_ms: i64,
-) -> Option<Received> {
-    let headers = message.headers().map(|headers| {
-        headers
-            .iter()
-            .map(|header| {
-                (
-                    header.key.to_owned(),
-                    Bytes::copy_from_slice(header.value.unwrap_or_default()),
-                )
-            })
-            .collect()
-    });
-    Some(Received {
-        topic,
-        partition: u32::try_from(message.partition()).ok()?,
-        offset: message.offset(),
-        epoch,
-        // A log without append times can not say when a record was appended: now at the earliest, so it is never early.
-        appended_at_ms: message.timestamp().to_millis().unwrap_or(now_ms),
-        key: Bytes::copy_from_slice(message.key().unwrap_or_default()),
-        value: Bytes::copy_from_slice(message.payload().unwrap_or_default()),
-        headers: headers.unwrap_or_default(),
-    })
-}
-
-/// The one way from watermarks to offsets: an offset in the list is the next one to be read, as it is.
-pub(super) fn offsets(
-    names: &TopicNames,
-    watermarks: &[Watermark],
-    delay: bool,
-) -> Option<TopicPartitionList> {
-    let mut list = TopicPartitionList::new();
-    for watermark in watermarks {
-        if matches!(watermark.topic, Topic::Delay(_)) != delay {
-            continue;
-        }
-        let Ok(partition) = i32::try_from(watermark.partition) else {
-            continue;
-        };
-        let name = names.name(watermark.topic);
-        let offset = Offset::Offset(watermark.next_offset);
-        if let Err(error) = list.add_partition_offset(&name, partition, offset) {
-            tracing::warn!(%error, ?watermark, "watermark can not be committed");
-        }
-    }
-    (list.count() > 0).then_some(list)
-}
-
-/// Commits and logs a failure; never panics: a failed commit repeats work and loses nothing.
-pub(super) fn commit<C: rdkafka::consumer::ConsumerContext>(
-    client: &BaseConsumer<C>,
-    offsets: Option<&TopicPartitionList>,
-    mode: CommitMode,
-) -> bool {
-    let Some(offsets) = offsets else { return true };
-    match client.commit(offsets, mode) {
-        Ok(()) => true,
-        Err(error) => {
-            tracing::warn!(%error, ?mode, "commit failed");
-            false
-        }
-    }
 }
 
 pub(super) fn log(level: RDKafkaLogLevel, facility: &str, message: &str) {

@@ -4,10 +4,13 @@
 //! ever. A supervisor thread then builds a new one; readiness fails meanwhile. What was in flight is answered as not
 //! acknowledged.
 
+mod load;
+
 use crate::{
     Appended, LogError, ProduceError, Record,
     kafka::client::{Clients, log_error, log_line},
 };
+use load::{Load, Permit};
 use rdkafka::{
     ClientContext, Message, Statistics,
     config::RDKafkaLogLevel,
@@ -18,7 +21,7 @@ use rdkafka::{
 use std::{
     sync::{
         Arc, Mutex, PoisonError, RwLock, Weak,
-        atomic::{AtomicBool, AtomicUsize, Ordering},
+        atomic::{AtomicBool, Ordering},
         mpsc,
     },
     thread,
@@ -45,21 +48,6 @@ struct Inner {
 struct Native {
     generation: u64,
     producer: Arc<ThreadedProducer<Context>>,
-}
-
-/// What waits for an acknowledgement, and its bounds.
-struct Load {
-    records_max: usize,
-    bytes_max: usize,
-    records: AtomicUsize,
-    bytes: AtomicUsize,
-}
-
-/// A share of the load, given back when the record is acknowledged or given up. It travels with the record through
-/// librdkafka: a caller that stops waiting frees nothing that is still queued.
-struct Permit {
-    load: Arc<Load>,
-    bytes: usize,
 }
 
 /// A record on its way.
@@ -96,12 +84,7 @@ impl Producer {
         let health = Arc::new(Health::default());
         let native = build(&clients, 0, &health, &failures)?;
         let config = clients.config();
-        let load = Load {
-            records_max: config.queue_records_max,
-            bytes_max: config.queue_bytes_max,
-            records: AtomicUsize::new(0),
-            bytes: AtomicUsize::new(0),
-        };
+        let load = Load::new(config.queue_records_max, config.queue_bytes_max);
         let inner = Arc::new(Inner {
             clients,
             native: RwLock::new(native),
@@ -227,28 +210,6 @@ fn supervise(inner: &Weak<Inner>, failed: &mpsc::Receiver<Failure>) {
     }
 }
 
-// === impl Load ===
-
-impl Load {
-    /// Takes a share, or none when a bound is reached. A single record always fits (the config check sees to it).
-    fn acquire(self: &Arc<Self>, bytes: usize) -> Option<Permit> {
-        let records = self.records.fetch_add(1, Ordering::Relaxed) + 1;
-        let total = self.bytes.fetch_add(bytes, Ordering::Relaxed) + bytes;
-        let permit = Permit {
-            load: Arc::clone(self),
-            bytes,
-        };
-        (records <= self.records_max && total <= self.bytes_max).then_some(permit)
-    }
-}
-
-impl Drop for Permit {
-    fn drop(&mut self) {
-        self.load.records.fetch_sub(1, Ordering::Relaxed);
-        self.load.bytes.fetch_sub(self.bytes, Ordering::Relaxed);
-    }
-}
-
 // === impl Health ===
 
 impl Health {
@@ -317,7 +278,7 @@ impl ProducerContext for Context {
                 if error.rdkafka_error_code() == Some(RDKafkaErrorCode::Fatal) {
                     self.fail(&error.to_string());
                 }
-                Err(produce_error(error, permit.bytes))
+                Err(produce_error(error, permit.bytes()))
             }
         };
         drop(permit);

@@ -4,8 +4,9 @@ use crate::{
     LogError, Watermark,
     kafka::{
         consumer::{
-            BATCH_RECORDS_MAX, POLL_TIMEOUT, Shared, commit, log, log_client_error, offsets,
-            received,
+            BATCH_RECORDS_MAX, POLL_TIMEOUT, Shared, log, log_client_error,
+            message::{commit, offsets, received},
+            patience::wait_for,
         },
         delay::{Command, Delay, DelayContext},
     },
@@ -19,22 +20,17 @@ use rdkafka::{
 };
 use schemas::Topic;
 use std::{
-    future::Future as _,
-    pin::Pin,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
         mpsc,
     },
-    task::{Context, Poll, Wake, Waker},
-    thread,
     time::Duration,
 };
-use tokio::{sync::oneshot, time::Instant};
+use tokio::time::Instant;
 
 /// Longest wait for the answer to a revocation: the whole group waits with us.
 const RELEASE_PATIENCE_MAX: Duration = Duration::from_secs(5);
-const RELEASE_STEP: Duration = Duration::from_millis(10);
 const COMMIT_INTERVAL: Duration = Duration::from_secs(1);
 /// Offsets of a group without members, as the delay group is, expire (by default after 7 days) counted from their
 /// last commit.
@@ -327,29 +323,4 @@ fn webhooks_list(shared: &Shared, partitions: &[u32]) -> TopicPartitionList {
         }
     }
     list
-}
-
-/// Waits for `answer` on a thread without a runtime, about `patience` at most; none when it was dropped or too late.
-fn wait_for<T>(mut answer: oneshot::Receiver<T>, patience: Duration) -> Option<T> {
-    let waker = Waker::from(Arc::new(Unpark(thread::current())));
-    let mut context = Context::from_waker(&waker);
-    let deadline = Instant::now() + patience;
-    loop {
-        if let Poll::Ready(answer) = Pin::new(&mut answer).poll(&mut context) {
-            return answer.ok();
-        }
-        if Instant::now() >= deadline {
-            tracing::warn!("revocation was not answered in time");
-            return None;
-        }
-        thread::park_timeout(RELEASE_STEP);
-    }
-}
-
-struct Unpark(thread::Thread);
-
-impl Wake for Unpark {
-    fn wake(self: Arc<Self>) {
-        self.0.unpark();
-    }
 }

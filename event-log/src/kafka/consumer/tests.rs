@@ -1,6 +1,8 @@
-use super::*;
+use super::{message::offsets, *};
 use crate::{Epoch, Revoked, config::KafkaConfig};
 use rdkafka::{
+    Offset,
+    error::RDKafkaErrorCode,
     mocking::MockCluster,
     producer::{BaseProducer, BaseRecord, DefaultProducerContext, Producer as _},
     types::{RDKafkaApiKey, RDKafkaRespErr},
@@ -136,20 +138,23 @@ async fn event(consumer: &mut KafkaConsumer) -> Event {
 }
 
 async fn assigned(consumer: &mut KafkaConsumer) -> Epoch {
-    match event(consumer).await {
-        Event::Assigned {
-            partition: 0,
-            epoch,
-        } => epoch,
-        other => panic!("no assignment: {other:?}"),
-    }
+    let event = event(consumer).await;
+    let Event::Assigned {
+        partition: 0,
+        epoch,
+    } = event
+    else {
+        panic!("no assignment: {event:?}")
+    };
+    epoch
 }
 
 async fn received_offset(consumer: &mut KafkaConsumer) -> i64 {
-    match event(consumer).await {
-        Event::Record(record) => record.offset,
-        other => panic!("no record: {other:?}"),
-    }
+    let event = event(consumer).await;
+    let Event::Record(record) = event else {
+        panic!("no record: {event:?}")
+    };
+    record.offset
 }
 
 /// The group throws the member out in the middle of its work. What its tasks finish later must not be committed: the

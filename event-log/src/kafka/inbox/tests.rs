@@ -1,4 +1,8 @@
-use super::*;
+use super::{
+    records::{Fill, pause_delay, share},
+    *,
+};
+use crate::Position;
 use bytes::Bytes;
 
 const LIMITS: Limits = Limits {

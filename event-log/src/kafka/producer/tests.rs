@@ -84,7 +84,7 @@ async fn a_fatal_error_costs_the_record_in_flight_and_a_new_producer() {
     let generation = inner.native.read().expect("lock").generation;
     assert_eq!(generation, 1);
     assert_eq!(stand.producer.ready(), Ok(()));
-    assert_eq!(inner.load.records.load(Ordering::Relaxed), 0);
+    assert_eq!(inner.load.records(), 0);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
