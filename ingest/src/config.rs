@@ -87,16 +87,12 @@ pub enum Reopen {
     Never,
 }
 
-/// Whether an event type falls under a pattern: `*` is everything, `pull_request.*` everything below `pull_request`,
-/// `pull_request` itself and everything below it.
+/// Whether an event type falls under a pattern: `*` is everything; `pull_request` and `pull_request.*` are that type and
+/// everything below it, e.g. `pull_request.opened`. Names are those of the sender's documentation, which knows no actions.
 pub fn event_matches(pattern: &str, event_type: &str) -> bool {
-    if pattern == "*" || pattern == event_type {
-        return true;
-    }
     let stem = pattern.strip_suffix(".*").unwrap_or(pattern);
-    event_type
-        .strip_prefix(stem)
-        .is_some_and(|rest| rest.starts_with('.'))
+    let below = event_type.strip_prefix(stem);
+    pattern == "*" || below.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
 }
 
 // === impl IngestConfig ===

@@ -1,6 +1,6 @@
 //! HTTP to log: receive, verify, publish.
 //!
-//! [`rule`] says how a sender signs; [`verify`], [`extract`] and [`sign`] are plain functions over it. `receive` is the
+//! [`rule`] says how a sender signs; [`verify`], [`extract`] and [`mod@sign`] are plain functions over it. `receive` is the
 //! path of one request, [`serve`] the server around it.
 
 mod answer;

@@ -147,7 +147,7 @@ fn patterns_take_a_type_and_what_is_below_it() {
         ("push", "", false),
         ("pull_request", "pull_request.opened", true),
         ("pull_request.*", "pull_request.opened", true),
-        ("pull_request.*", "pull_request", false),
+        ("pull_request.*", "pull_request", true),
         ("pull_request.*", "pull_request_review.submitted", false),
         ("pull_request.opened", "pull_request", false),
         ("*", "", true),
