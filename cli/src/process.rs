@@ -69,7 +69,9 @@ pub(crate) async fn run(role: Role, loaded: &Loaded) -> Result<(), Failure> {
     let admin = Admin::bind(&config.admin)
         .await
         .map_err(|error| taken("admin.listen", config.admin.listen, &error))?;
-    tracing::info!(address = %config.admin.listen, "admin port");
+    // The address as bound: with port 0 the system chose one.
+    let address = admin.address().unwrap_or(config.admin.listen);
+    tracing::info!(%address, "admin port");
     let admin_stop = CancellationToken::new();
     let admin =
         tokio::spawn(admin.serve(readiness.clone(), telemetry.metrics(), admin_stop.clone()));
@@ -168,6 +170,7 @@ impl Running {
         let listener = TcpListener::bind(address)
             .await
             .map_err(|error| taken("ingest.listen", address, &error))?;
+        let address = listener.local_addr().unwrap_or(address);
         tracing::info!(%address, path = config.ingest.path_prefix, "receiving webhooks");
         let stop = self.stop.clone();
         self.work.spawn(async move {

@@ -43,23 +43,27 @@ to = ["billing"]
 "#;
 
 fn fencepost(dir: &Path, config: &str, args: &[&str]) -> Output {
-    std::fs::write(dir.join("fencepost.toml"), config).unwrap();
-    std::fs::write(dir.join("secret"), "s3cret\n").unwrap();
+    std::fs::write(dir.join("fencepost.toml"), config).expect("config written");
+    std::fs::write(dir.join("secret"), "s3cret\n").expect("secret written");
     let mut command = Command::new(env!("CARGO_BIN_EXE_fencepost"));
     for (name, _) in
         std::env::vars_os().filter(|(name, _)| name.as_encoded_bytes().starts_with(b"FENCEPOST_"))
     {
         command.env_remove(name);
     }
-    command.current_dir(dir).args(args).output().unwrap()
+    command
+        .current_dir(dir)
+        .args(args)
+        .output()
+        .expect("binary runs")
 }
 
 fn check(config: &str) -> (Option<i32>, String) {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = tempfile::tempdir().expect("a directory");
     let output = fencepost(dir.path(), config, &["check"]);
     (
         output.status.code(),
-        String::from_utf8(output.stderr).unwrap(),
+        String::from_utf8(output.stderr).expect("text"),
     )
 }
 
@@ -99,137 +103,139 @@ fn a_good_config_is_summed_up() {
     );
 }
 
+/// Place in [`GOOD`], line put there, key of the mistake, part of its message.
+const MISTAKES: [(&str, &str, &str, &str); 23] = [
+    // Form: types, unknown keys, unknown variants.
+    (
+        "# log",
+        "partition = 4",
+        "log.partition",
+        "did you mean `partitions`?",
+    ),
+    (
+        "# log",
+        "partitions = \"many\"",
+        "log.partitions",
+        "expected u32",
+    ),
+    (
+        "# store",
+        "retention = { complete = \"1d\" }",
+        "store.retention.complete",
+        "`completed`",
+    ),
+    (
+        "# dispatcher",
+        "lease = \"soon\"",
+        "dispatcher.lease",
+        "duration",
+    ),
+    (
+        "# ingest",
+        "listen = \"nowhere\"",
+        "ingest.listen",
+        "address",
+    ),
+    (
+        "# destination",
+        "concurency = 1",
+        "destinations.billing.concurency",
+        "`concurrency`",
+    ),
+    (
+        "# destination",
+        "allow_cidrs = [\"10.0.0.0/99\"]",
+        "destinations.billing.allow_cidrs.0",
+        "invalid",
+    ),
+    (
+        "# source",
+        "reopen = \"always\"",
+        "sources.github.reopen",
+        "`any-failed`",
+    ),
+    ("# telemetry", "log = \"xml\"", "telemetry.log", "`json`"),
+    // What a section says of itself.
+    ("# log", "partitions = 0", "log.partitions", "between 1 and"),
+    ("# store", "dir = \"\"", "store.dir", "name a directory"),
+    (
+        "# ingest",
+        "path_prefix = \"hooks\"",
+        "ingest.path_prefix",
+        "/hooks",
+    ),
+    (
+        "# destination",
+        "timeout = \"0s\"",
+        "destinations.billing.timeout",
+        "above 0s",
+    ),
+    (
+        "# destination",
+        "retry = { base = \"1s\" }",
+        "destinations.billing.retry.base",
+        "5s",
+    ),
+    (
+        "# telemetry",
+        "sample_ratio = 2.0",
+        "telemetry.sample_ratio",
+        "between 0 and 1",
+    ),
+    (
+        "# telemetry",
+        "otlp_endpoint = \"collector:4317\"",
+        "telemetry.otlp_endpoint",
+        "http://",
+    ),
+    // Sections against each other.
+    (
+        "# dispatcher",
+        "lease = \"6s\"",
+        "dispatcher.lease",
+        "store.deadline = 5s",
+    ),
+    (
+        "# store",
+        "deadline = \"14s\"",
+        "dispatcher.lease",
+        "at least 21s",
+    ),
+    (
+        "# log",
+        "retention = \"12d\"",
+        "store.retention.failed",
+        "log.retention = 12days",
+    ),
+    (
+        "# destination",
+        "retry = { max_age = \"8d\" }",
+        "store.retention.failed",
+        "destinations.billing.retry.max_age = 8days",
+    ),
+    (
+        "# log",
+        "record_bytes_max = 1_100_000",
+        "sources.github.body_bytes_max",
+        "log.record_bytes_max",
+    ),
+    (
+        "# dispatcher",
+        "in_flight_bytes_max = 1_000",
+        "sources.github.body_bytes_max",
+        "dispatcher.in_flight_bytes_max",
+    ),
+    (
+        "# admin",
+        "listen = \"127.0.0.1:8080\"",
+        "admin.listen",
+        "ingest.listen",
+    ),
+];
+
 #[test]
 fn each_mistake_is_named_at_its_key() {
-    let cases = [
-        // Form: types, unknown keys, unknown variants.
-        (
-            "# log",
-            "partition = 4",
-            "log.partition",
-            "did you mean `partitions`?",
-        ),
-        (
-            "# log",
-            "partitions = \"many\"",
-            "log.partitions",
-            "expected u32",
-        ),
-        (
-            "# store",
-            "retention = { complete = \"1d\" }",
-            "store.retention.complete",
-            "`completed`",
-        ),
-        (
-            "# dispatcher",
-            "lease = \"soon\"",
-            "dispatcher.lease",
-            "duration",
-        ),
-        (
-            "# ingest",
-            "listen = \"nowhere\"",
-            "ingest.listen",
-            "address",
-        ),
-        (
-            "# destination",
-            "concurency = 1",
-            "destinations.billing.concurency",
-            "`concurrency`",
-        ),
-        (
-            "# destination",
-            "allow_cidrs = [\"10.0.0.0/99\"]",
-            "destinations.billing.allow_cidrs.0",
-            "invalid",
-        ),
-        (
-            "# source",
-            "reopen = \"always\"",
-            "sources.github.reopen",
-            "`any-failed`",
-        ),
-        ("# telemetry", "log = \"xml\"", "telemetry.log", "`json`"),
-        // What a section says of itself.
-        ("# log", "partitions = 0", "log.partitions", "between 1 and"),
-        ("# store", "dir = \"\"", "store.dir", "name a directory"),
-        (
-            "# ingest",
-            "path_prefix = \"hooks\"",
-            "ingest.path_prefix",
-            "/hooks",
-        ),
-        (
-            "# destination",
-            "timeout = \"0s\"",
-            "destinations.billing.timeout",
-            "above 0s",
-        ),
-        (
-            "# destination",
-            "retry = { base = \"1s\" }",
-            "destinations.billing.retry.base",
-            "5s",
-        ),
-        (
-            "# telemetry",
-            "sample_ratio = 2.0",
-            "telemetry.sample_ratio",
-            "between 0 and 1",
-        ),
-        (
-            "# telemetry",
-            "otlp_endpoint = \"collector:4317\"",
-            "telemetry.otlp_endpoint",
-            "http://",
-        ),
-        // Sections against each other.
-        (
-            "# dispatcher",
-            "lease = \"6s\"",
-            "dispatcher.lease",
-            "store.deadline = 5s",
-        ),
-        (
-            "# store",
-            "deadline = \"14s\"",
-            "dispatcher.lease",
-            "at least 21s",
-        ),
-        (
-            "# log",
-            "retention = \"12d\"",
-            "store.retention.failed",
-            "log.retention = 12days",
-        ),
-        (
-            "# destination",
-            "retry = { max_age = \"8d\" }",
-            "store.retention.failed",
-            "destinations.billing.retry.max_age = 8days",
-        ),
-        (
-            "# log",
-            "record_bytes_max = 1_100_000",
-            "sources.github.body_bytes_max",
-            "log.record_bytes_max",
-        ),
-        (
-            "# dispatcher",
-            "in_flight_bytes_max = 1_000",
-            "sources.github.body_bytes_max",
-            "dispatcher.in_flight_bytes_max",
-        ),
-        (
-            "# admin",
-            "listen = \"127.0.0.1:8080\"",
-            "admin.listen",
-            "ingest.listen",
-        ),
-    ];
-    for (place, line, key, message) in cases {
+    for (place, line, key, message) in MISTAKES {
         let (code, stderr) = check(&GOOD.replace(place, line));
         assert_eq!(code, Some(64), "{line}: {stderr}");
         assert_eq!(keys(&stderr), [key], "{line}: {stderr}");

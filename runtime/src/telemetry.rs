@@ -286,8 +286,9 @@ fn start_log(
     config: &TelemetryConfig,
     tracers: Option<&SdkTracerProvider>,
 ) -> Result<(), TelemetryError> {
+    // The SDK tells of its own start at info; a directive of the config for it wins.
     let filter = EnvFilter::builder()
-        .parse(&config.level)
+        .parse(format!("opentelemetry=warn,{}", config.level))
         .map_err(|error| TelemetryError(error.to_string()))?;
     let terminal = std::io::stderr().is_terminal();
     let json = match config.log {
@@ -300,6 +301,7 @@ fn start_log(
         lines
             .json()
             .flatten_event(true)
+            .with_current_span(false)
             .with_span_list(false)
             .boxed()
     } else {

@@ -1,0 +1,171 @@
+//! One process by itself: it starts, keeps its directory to itself, and ends when it is asked to.
+
+use std::{
+    io::{BufRead, BufReader, Read, Write},
+    net::TcpStream,
+    path::Path,
+    process::{Child, Command, Output, Stdio},
+    sync::mpsc,
+    time::{Duration, Instant},
+};
+
+const DEADLINE: Duration = Duration::from_secs(30);
+
+const CONFIG: &str = r#"
+[ingest]
+listen = "127.0.0.1:0"
+[admin]
+listen = "127.0.0.1:0"
+[telemetry]
+log = "json"
+[sources.github]
+scheme = "github"
+secrets = [{ file = "secret" }]
+"#;
+
+/// A standalone process, killed when the test ends.
+struct Process {
+    child: Child,
+    lines: mpsc::Receiver<String>,
+}
+
+impl Process {
+    fn start(dir: &Path) -> Self {
+        let mut child = fencepost(dir)
+            .arg("standalone")
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("binary runs");
+        let stderr = child.stderr.take().expect("piped");
+        let (sender, lines) = mpsc::channel();
+        std::thread::spawn(move || {
+            for line in BufReader::new(stderr).lines().map_while(Result::ok) {
+                if sender.send(line).is_err() {
+                    return;
+                }
+            }
+        });
+        Self { child, lines }
+    }
+
+    /// The next line of the log that holds `text`.
+    fn line(&self, text: &str) -> String {
+        let until = Instant::now() + DEADLINE;
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            let line = self
+                .lines
+                .recv_timeout(left)
+                .unwrap_or_else(|_| panic!("no {text:?}"));
+            if line.contains(text) {
+                return line;
+            }
+        }
+    }
+
+    /// The address in a line of the log.
+    fn address(&self, text: &str) -> String {
+        let line = self.line(text);
+        let (_, rest) = line.split_once("\"address\":\"").expect("an address");
+        rest.split('"').next().expect("a quote").to_owned()
+    }
+
+    fn terminate(&mut self) -> Option<i32> {
+        let pid = self.child.id().to_string();
+        let sent = Command::new("kill")
+            .args(["-TERM", &pid])
+            .status()
+            .expect("kill runs");
+        assert!(sent.success());
+        let until = Instant::now() + DEADLINE;
+        loop {
+            if let Some(status) = self.child.try_wait().expect("a child") {
+                return status.code();
+            }
+            assert!(Instant::now() < until, "still running");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        drop(self.child.kill());
+        drop(self.child.wait());
+    }
+}
+
+fn fencepost(dir: &Path) -> Command {
+    std::fs::write(dir.join("fencepost.toml"), CONFIG).expect("config written");
+    std::fs::write(dir.join("secret"), "s3cret\n").expect("secret written");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_fencepost"));
+    command.current_dir(dir).env_remove("FENCEPOST_CONFIG");
+    command
+}
+
+fn tool(dir: &Path, args: &[&str]) -> Output {
+    fencepost(dir).args(args).output().expect("binary runs")
+}
+
+fn get(address: &str, path: &str) -> String {
+    let mut stream = TcpStream::connect(address).expect("port is open");
+    stream.set_read_timeout(Some(DEADLINE)).expect("a timeout");
+    write!(
+        stream,
+        "GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n"
+    )
+    .expect("sent");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).expect("an answer");
+    answer
+}
+
+#[test]
+fn starts_keeps_others_out_and_ends_on_a_signal() {
+    let dir = tempfile::tempdir().expect("a directory");
+    for args in [
+        ["dlq", "list"].as_slice(),
+        &["store", "get", "github", "1", "billing"],
+    ] {
+        let output = tool(dir.path(), args);
+        assert_eq!(
+            output.status.code(),
+            Some(69),
+            "nothing there yet: {output:?}"
+        );
+    }
+    assert!(
+        !dir.path().join("fencepost-data").exists(),
+        "looking creates nothing"
+    );
+
+    let mut process = Process::start(dir.path());
+    let admin = process.address("admin port");
+    let ingest = process.address("receiving webhooks");
+    assert!(get(&admin, "/livez").starts_with("HTTP/1.1 200"));
+    let ready = get(&admin, "/readyz");
+    assert!(ready.starts_with("HTTP/1.1 200"), "{ready}");
+    assert!(
+        ready.contains("\"log\":\"ok\"") && ready.contains("\"store\":\"ok\""),
+        "{ready}"
+    );
+    assert!(get(&admin, "/metrics").contains("fencepost_build_info{version="));
+    assert!(get(&ingest, "/hooks/github").starts_with("HTTP/1.1 405"));
+
+    for args in [
+        ["dlq", "list"].as_slice(),
+        &["store", "get", "github", "1", "billing"],
+        &["standalone"],
+    ] {
+        let output = tool(dir.path(), args);
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(69), "{args:?}: {stderr}");
+        assert!(stderr.contains("another process"), "{args:?}: {stderr}");
+    }
+
+    assert_eq!(process.terminate(), Some(0));
+    let output = tool(dir.path(), &["dlq", "list"]);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let output = tool(dir.path(), &["store", "get", "github", "1", "billing"]);
+    assert_eq!(output.status.code(), Some(1), "never seen: {output:?}");
+}
