@@ -118,7 +118,7 @@ pub enum SigningScheme {
 pub struct RouteConfig {
     /// A configured source.
     pub source: String,
-    /// Event types, exact or `name.*`; all when absent.
+    /// Event types: `name` or `name.*` for it and all below it, `*`; all when absent.
     #[serde(default)]
     pub events: Option<Vec<String>>,
     /// Configured destinations.

@@ -21,16 +21,16 @@ pub fn destinations<'a>(routes: &'a [RouteConfig], source: &str, event_type: &st
     found
 }
 
-/// `*` matches everything; `name.*` matches `name` and everything below it; anything else matches itself.
+/// `*` matches everything; `name` and `name.*` match `name` and everything below it. The same rule as a source's
+/// allow-list has, so that an event that is let in by a pattern is routed by it too.
 pub fn matches(pattern: &str, event_type: &str) -> bool {
     if pattern == "*" {
         return true;
     }
-    match pattern.strip_suffix(".*") {
-        None => pattern == event_type,
-        Some(name) => event_type
-            .strip_prefix(name)
-            .is_some_and(|rest| rest.is_empty() || rest.starts_with('.')),
+    let name = pattern.strip_suffix(".*").unwrap_or(pattern);
+    match event_type.strip_prefix(name) {
+        Some(rest) => rest.is_empty() || rest.starts_with('.'),
+        None => false,
     }
 }
 
@@ -41,7 +41,8 @@ mod tests {
     #[test]
     fn patterns() {
         assert!(matches("push", "push"));
-        assert!(!matches("push", "push.x"));
+        assert!(matches("pull_request", "pull_request.opened"));
+        assert!(!matches("push", "pushed"));
         assert!(matches("pull_request.*", "pull_request"));
         assert!(matches("pull_request.*", "pull_request.opened"));
         assert!(!matches("pull_request.*", "pull_request_review.submitted"));
