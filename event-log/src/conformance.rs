@@ -2,7 +2,7 @@
 //!
 //! An implementation brings a [`Harness`] and runs the suite as one test a promise:
 //!
-//! ```ignore
+//! ```text
 //! event_log::conformance_suite!(MyHarness::new().await);
 //! ```
 //!
