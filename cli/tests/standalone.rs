@@ -6,10 +6,11 @@ use std::{
     path::Path,
     process::{Child, Command, Output, Stdio},
     sync::mpsc,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 const DEADLINE: Duration = Duration::from_secs(30);
+const LOOK: Duration = Duration::from_millis(10);
 
 const CONFIG: &str = r#"
 [ingest]
@@ -50,13 +51,9 @@ impl Process {
 
     /// The next line of the log that holds `text`.
     fn line(&self, text: &str) -> String {
-        let until = Instant::now() + DEADLINE;
         loop {
-            let left = until.saturating_duration_since(Instant::now());
-            let line = self
-                .lines
-                .recv_timeout(left)
-                .unwrap_or_else(|_| panic!("no {text:?}"));
+            let line = self.lines.recv_timeout(DEADLINE);
+            let line = line.unwrap_or_else(|_| panic!("no line with {text:?}"));
             if line.contains(text) {
                 return line;
             }
@@ -77,14 +74,13 @@ impl Process {
             .status()
             .expect("kill runs");
         assert!(sent.success());
-        let until = Instant::now() + DEADLINE;
-        loop {
+        for _ in 0..DEADLINE.as_millis() / LOOK.as_millis() {
             if let Some(status) = self.child.try_wait().expect("a child") {
                 return status.code();
             }
-            assert!(Instant::now() < until, "still running");
-            std::thread::sleep(Duration::from_millis(10));
+            std::thread::sleep(LOOK);
         }
+        panic!("still running");
     }
 }
 
