@@ -6,7 +6,7 @@
 //!
 //! # Unknown outcomes
 //!
-//! The driver never repeats a statement. [`issue`] does, with the same token, until there is an answer or the call's
+//! The driver never repeats a statement. The module `issue` does, with the same token, until there is an answer or the call's
 //! deadline has passed. An earlier issue may have been applied, so "not applied" is not "lost": the row that comes back
 //! is compared with the one that was to be written. A write that arrives late, after its call gave up, is conditional on
 //! what was seen and so changes nothing that somebody else wrote meanwhile.
