@@ -1,8 +1,8 @@
 //! The log of production: Kafka, through librdkafka.
 //!
-//! - [`client`] builds every client;
-//! - [`producer`] produces with bounds and replaces a producer that has become unusable;
-//! - [`consumer`] is the group's member, [`delay`] follows it through the delay tiers, both fill [`inbox`];
+//! - `client` builds every client;
+//! - `producer` produces with bounds and replaces a producer that has become unusable;
+//! - `consumer` is the group's member, `delay` follows it through the delay tiers, both fill `inbox`;
 //! - [`topics`] creates, checks and describes topics.
 
 mod client;
