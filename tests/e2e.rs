@@ -16,8 +16,8 @@ use harness::{
 };
 use std::{collections::BTreeSet, time::Duration};
 
-/// Generous: the machine may be busy, and only a standstill shall fail.
-const ARRIVE: Duration = Duration::from_secs(180);
+/// Nothing new for so long is a failure. Longer than any wait in these tests: backoffs, a lease, a group that settles.
+const STANDSTILL: Duration = Duration::from_secs(45);
 /// After a SIGTERM, attempts may take their time.
 const STOP: Duration = Duration::from_secs(30);
 /// From the kill of a dispatcher to the next attempt of what it had in flight: its lease (15 s), the search for it, a margin.
@@ -166,11 +166,7 @@ async fn a_kill_loses_nothing_and_repeats_only_what_was_in_flight() {
 
     let mut oracle = oracle(sent, &receiver, &["billing"]);
     oracle.kills_ms = vec![kill_ms];
-    until(ARRIVE, "everything acknowledged has arrived", async || {
-        oracle.arrivals = receiver.arrivals();
-        oracle.judge().lost.is_empty().then_some(())
-    })
-    .await;
+    nothing_is_owed(&mut oracle, &receiver).await;
     let report = oracle.judge();
     println!("{report}");
     report.assert_clean();
@@ -505,11 +501,7 @@ async fn a_standalone_that_was_killed_goes_on_where_it_was() {
 
     let mut oracle = oracle(sent, &receiver, &["billing"]);
     oracle.kills_ms = vec![kill_ms];
-    until(ARRIVE, "everything acknowledged has arrived", async || {
-        oracle.arrivals = receiver.arrivals();
-        oracle.judge().lost.is_empty().then_some(())
-    })
-    .await;
+    nothing_is_owed(&mut oracle, &receiver).await;
     let report = oracle.judge();
     println!("{report}");
     report.assert_clean();
@@ -542,18 +534,36 @@ fn assert_all_acknowledged(sent: &[Sent]) {
 
 /// Waits until `count` different deliveries were accepted at `path`.
 async fn arrived(receiver: &Receiver, path: &str, count: usize) {
-    until(
-        ARRIVE,
-        &format!("{count} deliveries at {path}"),
-        async || (receiver.accepted(path) >= count).then_some(()),
-    )
+    goes_on(&format!("{count} deliveries at {path}"), count, || {
+        receiver.accepted(path)
+    })
     .await;
 }
 
 /// Waits until `count` requests have arrived.
 async fn arrival_count(receiver: &Receiver, count: usize) {
-    until(ARRIVE, &format!("{count} arrivals"), async || {
-        (receiver.count() >= count).then_some(())
+    goes_on(&format!("{count} arrivals"), count, || receiver.count()).await;
+}
+
+/// Waits until nothing that the oracle knows of is owed any more.
+async fn nothing_is_owed(oracle: &mut Oracle, receiver: &Receiver) {
+    let owed = oracle.judge().obligations;
+    goes_on("everything acknowledged has arrived", owed, || {
+        oracle.arrivals = receiver.arrivals();
+        owed - oracle.judge().lost.len()
     })
     .await;
+}
+
+/// Waits until `look` gives `count`; fails when it stands still, however long all of it takes.
+async fn goes_on(what: &str, count: usize, mut look: impl FnMut() -> usize) {
+    let mut seen = 0;
+    while seen < count {
+        let before = seen;
+        let what = format!("more than {before} of: {what}");
+        seen = until(STANDSTILL, &what, async || {
+            Some(look()).filter(|now| *now > before)
+        })
+        .await;
+    }
 }

@@ -12,6 +12,9 @@ use std::{
 /// An attempt that had arrived so short a time before a kill may not have been noted as completed: the answer, the record of
 /// it and the kill overlap. Milliseconds.
 const IN_FLIGHT_MS: i64 = 3_000;
+/// What the killed process had written to its socket may be read by the receiver a little later. No successor can have
+/// started so soon: it must wait for the lease. Milliseconds.
+const ON_THE_WIRE_MS: i64 = 1_000;
 /// Cases shown of each kind.
 const SHOWN_MAX: usize = 5;
 
@@ -138,7 +141,7 @@ impl Oracle {
     fn in_flight_at_a_kill(&self, arrival: &Arrival) -> bool {
         self.kills_ms
             .iter()
-            .any(|kill_ms| (0..=IN_FLIGHT_MS).contains(&(kill_ms - arrival.at_ms)))
+            .any(|kill_ms| (-ON_THE_WIRE_MS..=IN_FLIGHT_MS).contains(&(kill_ms - arrival.at_ms)))
     }
 
     /// How long, after the kill at `kill_ms`, the slowest delivery acknowledged before it waited for its next attempt.
@@ -246,6 +249,7 @@ mod tests {
             delivery_id,
             body_sha256,
             status: Some(status),
+            failure: String::new(),
             at_ms: 0,
         }
     }

@@ -12,7 +12,9 @@ use std::{
 /// A process has this long to become ready; a group of dispatchers may have to settle first.
 const READY_DEADLINE: Duration = Duration::from_secs(60);
 /// Lines of the log that are shown when a test fails.
-const LOG_LINES_SHOWN: usize = 60;
+const LOG_LINES_SHOWN: usize = 20;
+/// Characters of such a line.
+const LOG_LINE_CHARS_SHOWN: usize = 400;
 
 /// Subcommands that run until they are stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -241,12 +243,19 @@ impl Drop for Process {
         if std::thread::panicking() {
             let log = self.log();
             let lines: Vec<_> = log.lines().collect();
-            let shown = lines
-                .split_at(lines.len().saturating_sub(LOG_LINES_SHOWN))
-                .1
-                .join("\n");
+            let (earlier, last) = lines.split_at(lines.len().saturating_sub(LOG_LINES_SHOWN));
+            // Under load the cause scrolls away before the test notices.
+            let loud = |line: &&&str| line.contains("WARN") || line.contains("ERROR");
+            let shown: Vec<String> = earlier
+                .iter()
+                .filter(loud)
+                .take(LOG_LINES_SHOWN)
+                .chain(last)
+                .map(|line| line.chars().take(LOG_LINE_CHARS_SHOWN).collect())
+                .collect();
+            let shown = shown.join("\n");
             eprintln!(
-                "--- last lines of {} ({})\n{shown}",
+                "--- warnings and last lines of {} ({})\n{shown}",
                 self.role.name(),
                 self.log.display()
             );

@@ -31,6 +31,8 @@ pub struct Sent {
     pub body_sha256: String,
     /// Status of the answer; none when there was no answer.
     pub status: Option<u16>,
+    /// Why there was no answer; empty when there was one.
+    pub failure: String,
     /// When the answer came, milliseconds since the Unix epoch.
     pub at_ms: i64,
 }
@@ -98,16 +100,15 @@ impl Sender {
 
     /// One request.
     pub async fn post(&self, webhook: &Webhook) -> Sent {
-        let status = self
-            .request(webhook)
-            .send()
-            .await
-            .ok()
-            .map(|answer| answer.status().as_u16());
+        let (status, failure) = match self.request(webhook).send().await {
+            Ok(answer) => (Some(answer.status().as_u16()), String::new()),
+            Err(error) => (None, format!("{error:?}")),
+        };
         Sent {
             delivery_id: webhook.delivery_id.clone(),
             body_sha256: sha256(&webhook.body),
             status,
+            failure,
             at_ms: crate::now_ms(),
         }
     }
