@@ -32,34 +32,34 @@ impl Metrics {
         let meter = global::meter("fencepost");
         Self {
             requests: meter
-                .u64_counter("ingest_requests")
+                .u64_counter("fencepost_ingest_requests")
                 .with_description("Requests by source and outcome")
                 .build(),
             ack_seconds: meter
-                .f64_histogram("ingest_ack")
+                .f64_histogram("fencepost_ingest_ack")
                 .with_unit("s")
                 .with_description("From the arrival of the head to the answer, accepted webhooks")
                 .build(),
             body_bytes: meter
-                .u64_histogram("ingest_body")
+                .u64_histogram("fencepost_ingest_body")
                 .with_unit("By")
                 .with_description("Size of verified bodies")
                 .build(),
             produce_inflight: meter
-                .i64_up_down_counter("ingest_produce_inflight")
+                .i64_up_down_counter("fencepost_ingest_produce_inflight")
                 .with_description("Webhooks that wait for the log's acknowledgement")
                 .build(),
             in_flight_bytes: meter
-                .i64_up_down_counter("ingest_in_flight")
+                .i64_up_down_counter("fencepost_ingest_in_flight")
                 .with_unit("By")
                 .with_description("Bytes of bodies held")
                 .build(),
             connections: meter
-                .i64_up_down_counter("ingest_connections")
+                .i64_up_down_counter("fencepost_ingest_connections")
                 .with_description("Open connections")
                 .build(),
             secret_match: meter
-                .u64_counter("secret_match")
+                .u64_counter("fencepost_ingest_secret_match")
                 .with_description("Verified requests by source and slot of the secret that fitted")
                 .build(),
         }

@@ -84,19 +84,19 @@ async fn requests_are_counted_logged_and_traced_and_nothing_secret_is() {
     // Other tests of this process are counted too.
     let metrics = telemetry.metrics().render().unwrap();
     for start in [
-        "ingest_requests_total{outcome=\"accepted\",source=\"github\"",
-        "ingest_requests_total{outcome=\"bad_signature\",source=\"github\"",
-        "ingest_requests_total{outcome=\"unknown_source\",source=\"unknown\"",
-        "secret_match_total{slot=\"0\",source=\"github\"",
-        "ingest_ack_seconds_count{source=\"github\"",
-        "ingest_body_bytes_count{source=\"github\"",
+        "fencepost_ingest_requests_total{outcome=\"accepted\",source=\"github\"",
+        "fencepost_ingest_requests_total{outcome=\"bad_signature\",source=\"github\"",
+        "fencepost_ingest_requests_total{outcome=\"unknown_source\",source=\"unknown\"",
+        "fencepost_ingest_secret_match_total{slot=\"0\",source=\"github\"",
+        "fencepost_ingest_ack_seconds_count{source=\"github\"",
+        "fencepost_ingest_body_bytes_count{source=\"github\"",
     ] {
         assert!(
             metrics.lines().any(|line| line.starts_with(start)),
             "{start} not in {metrics}"
         );
     }
-    assert!(metrics.contains("ingest_in_flight_bytes"));
+    assert!(metrics.contains("fencepost_ingest_in_flight_bytes"));
     assert!(!metrics.contains("some-scan"));
 }
 
