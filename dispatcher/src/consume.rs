@@ -25,6 +25,8 @@ use tokio_util::sync::CancellationToken;
 
 /// Records asked of the log at once.
 const BATCH_MAX: usize = 256;
+/// Assumed of a record before any was seen: the default limit of a body.
+const RECORD_BYTES_ASSUMED: usize = 1 << 20;
 /// Moved watermarks are handed to the log this often; revocations are looked at as often.
 const TICK: Duration = Duration::from_millis(100);
 /// Figures are refreshed every so many ticks.
@@ -61,6 +63,10 @@ struct Loop<L: EventLog, S, H> {
     jobs: JoinSet<Result<Finished, Infra>>,
     open: HashMap<Id, Open>,
     in_flight_bytes: usize,
+    /// Size of a large record of late, for how many more fit into memory.
+    record_bytes: usize,
+    /// Deliveries that one record can make, at most.
+    fan_out_max: usize,
     status: Status,
 }
 
@@ -82,12 +88,14 @@ pub async fn run<L: EventLog, S: Store, H: Send>(
 ) -> Result<(), RunError> {
     let consumer = path.log.consumer().await?;
     let mut this = Loop {
+        fan_out_max: routes::fan_out_max(&path.routes),
         path,
         consumer,
         partitions: Partitions::default(),
         jobs: JoinSet::new(),
         open: HashMap::new(),
         in_flight_bytes: 0,
+        record_bytes: RECORD_BYTES_ASSUMED,
         status,
     };
     let result = this.take(&shutdown).await;
@@ -151,15 +159,14 @@ impl<L: EventLog, S: Store, H: Send> Loop<L, S, H> {
     }
 
     fn room(&self) -> usize {
-        if self.in_flight_bytes >= self.path.config.in_flight_bytes_max {
-            return 0;
-        }
+        let bytes_max = self.path.config.in_flight_bytes_max;
+        let bytes_left = bytes_max.saturating_sub(self.in_flight_bytes);
         // Deliveries that only wait for their last seconds have a budget of their own.
         let working = self.jobs.len().saturating_sub(self.path.held.count());
-        self.path
-            .config
-            .in_flight_max
-            .saturating_sub(working)
+        let left = self.path.config.in_flight_max.saturating_sub(working);
+        // Any record may make the most deliveries. The last one is taken whole, so that one always gets through.
+        left.div_ceil(self.fan_out_max)
+            .min(bytes_left.div_ceil(self.record_bytes))
             .min(BATCH_MAX)
     }
 
@@ -191,6 +198,9 @@ impl<L: EventLog, S: Store, H: Send> Loop<L, S, H> {
     }
 
     fn receive(&mut self, record: Received) {
+        // Grows at once and shrinks slowly, so that a batch after a large record is small.
+        let shrunk = self.record_bytes - self.record_bytes / 64;
+        self.record_bytes = record.value.len().max(shrunk).max(1);
         match self.deliveries(&record) {
             Ok(deliveries) => {
                 let open = u32::try_from(deliveries.len()).unwrap_or(u32::MAX);
@@ -297,7 +307,11 @@ impl<L: EventLog, S: Store, H: Send> Loop<L, S, H> {
         self.partitions.end(open.ticket, finished);
         match result {
             Ok(Ok(_) | Err(Infra::Abandoned)) => Ok(()),
-            Ok(Err(error)) => Err(RunError::Panicked(error.to_string())),
+            Ok(Err(error)) => {
+                // Not finished, so nothing is lost: the watermark stays below it until the record is read again.
+                tracing::error!(%error, ticket = ?open.ticket, "record can not be worked on");
+                Ok(())
+            }
             Err(error) => Err(RunError::Panicked(error.to_string())),
         }
     }

@@ -162,7 +162,9 @@ pub async fn process<L: EventLog, S: Store, H: Send>(
         };
         let finished = lease::while_held(path, &claimed.held, async {
             // 2
-            let attempted = attempt(path, job, &claimed).await?;
+            let Some(attempted) = attempt(path, job, &claimed).await? else {
+                return Ok(None);
+            };
             drop(room);
             // 3 and 4
             settle::settle(path, job, &claimed.held, &attempted).await
@@ -244,21 +246,24 @@ fn won<L, S, H>(path: &Path<L, S, H>, job: &mut Job, held: Held) -> Claimed {
     Claimed { held, give_up }
 }
 
-/// Makes the attempt, unless the delivery is given up without, and decides what follows.
+/// Makes the attempt, unless the delivery is given up without, and decides what follows. None when the claim was lost
+/// before the attempt began.
 async fn attempt<L: EventLog, S: Store, H: Send>(
     path: &Path<L, S, H>,
     job: &mut Job,
     claimed: &Claimed,
-) -> Result<Attempted, Infra> {
+) -> Result<Option<Attempted>, Infra> {
     let held = &claimed.held;
     if let Some(reason) = claimed.give_up {
         let detail = format!("given up before attempt {}", held.row.attempts);
-        return Ok(Attempted {
+        return Ok(Some(Attempted {
             decision: Decision::DeadLetter { reason },
             detail,
-        });
+        }));
     }
-    lease::enough_left(path, held).await?;
+    if !lease::enough_left(path, job, held).await? {
+        return Ok(None);
+    }
     let started_at_ms = path.clock.now_ms();
     let span = info_span!(
         "attempt",
@@ -291,10 +296,10 @@ async fn attempt<L: EventLog, S: Store, H: Send>(
         rand::random_range(0.0..1.0),
     );
     note(path, job, held, (started_at_ms, now_ms), &outcome, decision);
-    Ok(Attempted {
+    Ok(Some(Attempted {
         decision,
         detail: outcome.detail,
-    })
+    }))
 }
 
 /// The attempt's traces: history for the next hop or the dead letter, metrics, one log line.

@@ -1,6 +1,7 @@
 //! Routes: source + event filter → destinations.
 
 use crate::config::RouteConfig;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// The destinations of a webhook, each once, in the order of the config.
 pub fn destinations<'a>(routes: &'a [RouteConfig], source: &str, event_type: &str) -> Vec<&'a str> {
@@ -19,6 +20,16 @@ pub fn destinations<'a>(routes: &'a [RouteConfig], source: &str, event_type: &st
         }
     }
     found
+}
+
+/// The most destinations that a webhook can have: those that any route of its source names. At least 1.
+pub fn fan_out_max(routes: &[RouteConfig]) -> usize {
+    let mut of_source: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
+    for route in routes {
+        let to = route.to.iter().map(String::as_str);
+        of_source.entry(&route.source).or_default().extend(to);
+    }
+    of_source.values().map(BTreeSet::len).fold(1, usize::max)
 }
 
 /// `*` matches everything; `name` and `name.*` match `name` and everything below it. The same rule as a source's

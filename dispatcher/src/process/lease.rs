@@ -1,8 +1,8 @@
 //! Keeping a claim while work on it goes on.
 
-use super::{Infra, Path, millis};
+use super::{Infra, Job, Path, millis, wait};
 use crate::send::Send;
-use dedup_store::{Held, Renewal, Store, StoreError};
+use dedup_store::{Held, Renewal, Store};
 use event_log::EventLog;
 use std::future::Future;
 
@@ -21,27 +21,28 @@ pub(super) async fn while_held<L: EventLog, S: Store, H: Send, T>(
     }
 }
 
-/// Extends the lease when less is left of it than the writes after an attempt may need.
-///
-/// # Errors
-/// [`Infra::Store`] when it can not be extended: the attempt must not start. A lost claim shows at the next renewal or
-/// transition.
+/// Extends the lease when less is left of it than the writes after an attempt may need. False when the claim is lost:
+/// the attempt must not start.
 pub(super) async fn enough_left<L: EventLog, S: Store, H: Send>(
     path: &Path<L, S, H>,
+    job: &Job,
     held: &Held,
-) -> Result<(), Infra> {
+) -> Result<bool, Infra> {
     let now_ms = path.clock.now_ms();
     let needed_ms = millis(path.store_deadline).saturating_add(millis(path.config.skew_margin));
     if held.row.lease_until_ms.saturating_sub(now_ms) >= needed_ms {
-        return Ok(());
+        return Ok(true);
     }
-    let until_ms = now_ms.saturating_add(millis(path.config.lease));
-    match path.store.renew(held, until_ms, now_ms).await? {
-        Renewal::Renewed { .. } => Ok(()),
-        Renewal::Lost => {
-            Err(StoreError::Unavailable("claim lost before the attempt".to_owned()).into())
-        }
-    }
+    let renewal = wait::insist(path, job, || {
+        let now_ms = path.clock.now_ms();
+        path.store.renew(
+            held,
+            now_ms.saturating_add(millis(path.config.lease)),
+            now_ms,
+        )
+    })
+    .await?;
+    Ok(matches!(renewal, Renewal::Renewed { .. }))
 }
 
 async fn lost<L: EventLog, S: Store, H: Send>(path: &Path<L, S, H>, held: &Held) {

@@ -186,6 +186,13 @@ impl Endpoint {
                 }
             }
         }
+        // The attempt's own span, so that a receiver's trace hangs below it. Empty when nothing is traced.
+        for (name, value) in runtime::trace::current_headers() {
+            let name = HeaderName::from_bytes(name.as_bytes());
+            if let (Ok(name), Ok(value)) = (name, HeaderValue::from_maybe_shared(value)) {
+                headers.insert(name, value);
+            }
+        }
         let id = sign::webhook_id(&webhook.source, &webhook.delivery_id);
         let timestamp_s = now_ms.div_euclid(1_000);
         let signature = self.signature(&id, timestamp_s, webhook);
@@ -214,6 +221,10 @@ impl Endpoint {
             ) {
                 headers.insert(name, value);
             }
+        }
+        if webhook.body.is_empty() {
+            // The client says nothing of an empty body's length; some servers answer 411 then.
+            headers.insert(header::CONTENT_LENGTH, HeaderValue::from_static("0"));
         }
         headers
     }
