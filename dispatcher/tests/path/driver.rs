@@ -4,10 +4,12 @@ use crate::fakes::{
     faults::{Mode, Step},
     world::{FakePath, World},
 };
+use bytes::Bytes;
 use dispatcher::process::{Finished, Infra, Job, Place, process};
-use event_log::Received;
+use event_log::{EventLog, Received, Record};
 use schemas::{DelayTier, Delivery, Topic};
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, sync::Arc};
+use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 /// More records than any of these histories needs.
@@ -15,24 +17,24 @@ const RECORDS_MAX: usize = 200;
 
 /// In which order a dispatcher takes up the records that are due.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Order {
+pub(crate) enum Order {
     OldestFirst,
     NewestFirst,
 }
 
 /// The records that are finished, as the watermarks would say.
 #[derive(Debug)]
-pub struct Driver<'a> {
-    pub world: &'a World,
-    pub path: FakePath,
+pub(crate) struct Driver<'a> {
+    pub(crate) world: &'a World,
+    pub(crate) path: FakePath,
     finished: BTreeSet<(Topic, i64)>,
-    pub crashes: usize,
+    pub(crate) crashes: usize,
 }
 
 // === impl Driver ===
 
 impl<'a> Driver<'a> {
-    pub fn new(world: &'a World) -> Self {
+    pub(crate) fn new(world: &'a World) -> Self {
         Self {
             world,
             path: world.path(),
@@ -43,7 +45,7 @@ impl<'a> Driver<'a> {
 
     /// Works on unfinished records as they become due until there is none. After each of them, what is finished must
     /// have left something durable behind.
-    pub async fn until_quiet(&mut self, order: Order) {
+    pub(crate) async fn until_quiet(&mut self, order: Order) {
         for _ in 0..RECORDS_MAX {
             let Some(record) = self.next(order) else {
                 return;
@@ -58,13 +60,13 @@ impl<'a> Driver<'a> {
     }
 
     /// Works on one record; it is finished when `process()` says so and the crash does not come before the mark.
-    pub async fn take(&mut self, record: &Received) -> Option<Result<Finished, Infra>> {
+    pub(crate) async fn take(&mut self, record: &Received) -> Option<Result<Finished, Infra>> {
         let faults = &self.world.faults;
         let mut job = job(self.world, record);
         let work = async {
             let result = process(&self.path, &mut job).await;
             if result.is_ok() {
-                drop(faults.around(Step::Finish, async {}).await);
+                faults.around(Step::Finish, async {}).await.unwrap();
             }
             result
         };
@@ -87,7 +89,7 @@ impl<'a> Driver<'a> {
     }
 
     /// Every unfinished record in the webhooks topic and the delay tiers.
-    pub fn unfinished(&self) -> Vec<Received> {
+    pub(crate) fn unfinished(&self) -> Vec<Received> {
         let topics = DelayTier::ALL.map(Topic::Delay);
         [Topic::Webhooks]
             .into_iter()
@@ -112,21 +114,21 @@ impl<'a> Driver<'a> {
     /// Invariant 1 at every moment: the delivery has ended, or an unfinished record stands for it.
     fn check_obligation(&self) {
         let rows = self.world.store.inner.rows();
-        let ended = rows.iter().any(|(_, row)| {
-            row.completed_at_ms.is_some() || row.failed_at_ms.is_some()
-        });
+        let ended = rows
+            .iter()
+            .any(|(_, row)| row.completed_at_ms.is_some() || row.failed_at_ms.is_some());
         assert!(ended || !self.unfinished().is_empty(), "lost: {rows:?}");
     }
 }
 
 /// When the log hands a record out.
-pub fn due_ms(record: &Received) -> i64 {
+pub(crate) fn due_ms(record: &Received) -> i64 {
     let wait = record.topic.delay().unwrap_or_default();
     record.appended_at_ms + i64::try_from(wait.as_millis()).unwrap()
 }
 
 /// The job of a record for `billing`.
-pub fn job(world: &World, record: &Received) -> Job {
+pub(crate) fn job(world: &World, record: &Received) -> Job {
     let delivery = match record.topic {
         Topic::Delay(_) => world.codec.decode_delivery(&record.value).unwrap(),
         Topic::Webhooks | Topic::DeadLetters => {
@@ -143,6 +145,42 @@ pub fn job(world: &World, record: &Received) -> Job {
 }
 
 /// Whether the process dies of it.
-pub fn is_crash(mode: Mode) -> bool {
+pub(crate) fn is_crash(mode: Mode) -> bool {
     matches!(mode, Mode::CrashBefore | Mode::CrashAfter)
+}
+
+/// Works on a record beside the test.
+pub(crate) fn start(
+    world: &World,
+    path: &Arc<FakePath>,
+    record: &Received,
+) -> JoinHandle<Result<Finished, Infra>> {
+    let (path, mut job) = (Arc::clone(path), job(world, record));
+    tokio::spawn(async move { process(&path, &mut job).await })
+}
+
+/// Appends a delivery to the smallest tier by hand and gives it back as the log hands it out.
+pub(crate) async fn put(world: &World, delivery: &Delivery) -> Received {
+    let topic = Topic::Delay(DelayTier::S5);
+    let record = Record {
+        topic,
+        key: Bytes::copy_from_slice(delivery.webhook.delivery_id.as_bytes()),
+        value: world.codec.encode_delivery(delivery).unwrap(),
+        headers: Vec::new(),
+    };
+    world.log.inner.produce(record).await.unwrap();
+    world.log.inner.records(topic).pop().unwrap()
+}
+
+/// Every delivery in the delay tiers, with its tier.
+pub(crate) fn hops(world: &World) -> Vec<(DelayTier, Delivery)> {
+    let of = |tier: DelayTier| {
+        let records = world.log.inner.records(Topic::Delay(tier));
+        records.into_iter().map(move |record| (tier, record.value))
+    };
+    DelayTier::ALL
+        .into_iter()
+        .flat_map(of)
+        .map(|(tier, value)| (tier, world.codec.decode_delivery(&value).unwrap()))
+        .collect()
 }

@@ -1,6 +1,11 @@
-//! `process()` between a fake log, a fake store and a fake receiver. The numbers of invariants are those of the design.
+//! The dispatcher between a fake log, a fake store and a fake receiver: `process()` in `steps`, `waits`, `leases` and
+//! `ends`, the loop around it in `run`. The numbers of invariants are those of the design.
+#![expect(clippy::unwrap_used, reason = "helpers of tests fail the test")]
 
 mod driver;
-#[path = "../fakes/fakes.rs"]
+mod ends;
 mod fakes;
+mod leases;
+mod run;
 mod steps;
+mod waits;

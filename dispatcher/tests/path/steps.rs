@@ -51,7 +51,10 @@ fn stories() -> Vec<Story> {
         story("failed", vec![failed.clone(), ok.clone()], None),
         story(
             "blocked",
-            vec![without_answer(OutcomeKind::Blocked, "address is not public")],
+            vec![without_answer(
+                OutcomeKind::Blocked,
+                "address is not public",
+            )],
             Some(Reason::Blocked),
         ),
         Story {
@@ -64,7 +67,11 @@ fn stories() -> Vec<Story> {
         },
         Story {
             known: false,
-            ..story("unknown destination", vec![ok], Some(Reason::UnknownDestination))
+            ..story(
+                "unknown destination",
+                vec![ok],
+                Some(Reason::UnknownDestination),
+            )
         },
     ]
 }
@@ -181,7 +188,7 @@ fn check_winners(events: &[StoreEvent], what: &str) {
                     ends.push(*token);
                 }
             }
-            StoreEvent::Refused(_) | StoreEvent::Renewed(..) => {}
+            StoreEvent::Refused(_) | StoreEvent::Renewed => {}
         }
     }
     assert_eq!(ends.len(), 1, "{what}");
@@ -190,8 +197,14 @@ fn check_winners(events: &[StoreEvent], what: &str) {
 /// 4: numbers grow and have a limit; nothing is sent before the time that its record names.
 fn check_attempts(world: &World, story: &Story, fault: Option<(Step, Mode)>, what: &str) {
     let sent = world.send.sent();
-    assert!(sent.iter().is_sorted_by(|a, b| a.attempt < b.attempt), "{what}: {sent:?}");
-    assert!(sent.iter().all(|sent| sent.attempt <= story.attempts_max), "{what}");
+    assert!(
+        sent.iter().is_sorted_by(|a, b| a.attempt < b.attempt),
+        "{what}: {sent:?}"
+    );
+    assert!(
+        sent.iter().all(|sent| sent.attempt <= story.attempts_max),
+        "{what}"
+    );
     if !story.known || story.age_ms > 0 {
         assert_eq!(sent, [], "{what}");
     }
@@ -208,7 +221,11 @@ fn check_attempts(world: &World, story: &Story, fault: Option<(Step, Mode)>, wha
         let hop = world.codec.decode_delivery(&hop.value).unwrap();
         let attempts = sent.iter().filter(|sent| sent.attempt == hop.attempt);
         for sent in attempts.filter(|_| hop.fence.is_some()) {
-            assert!(sent.at_ms >= hop.due_at_ms, "{what}: {sent:?} {}", hop.due_at_ms);
+            assert!(
+                sent.at_ms >= hop.due_at_ms,
+                "{what}: {sent:?} {}",
+                hop.due_at_ms
+            );
         }
     }
     for event in world.store.events() {
@@ -220,7 +237,10 @@ fn check_attempts(world: &World, story: &Story, fault: Option<(Step, Mode)>, wha
         {
             let at = sent.iter().position(|sent| sent.token == token).unwrap();
             let next = sent.get(at + 1);
-            assert!(next.is_none_or(|next| next.at_ms >= not_before_ms), "{what}");
+            assert!(
+                next.is_none_or(|next| next.at_ms >= not_before_ms),
+                "{what}"
+            );
         }
     }
 }
@@ -234,5 +254,9 @@ fn check_sent(calm: &Left, left: &Left, (step, mode): (Step, Mode), what: &str) 
         | (Step::Transition, Mode::CrashBefore) => 1,
         _ => 0,
     };
-    assert!(left.sent.len() <= calm.sent.len() + repeats, "{what}: {:?}", left.sent);
+    assert!(
+        left.sent.len() <= calm.sent.len() + repeats,
+        "{what}: {:?}",
+        left.sent
+    );
 }

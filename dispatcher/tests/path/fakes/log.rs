@@ -9,9 +9,9 @@ use schemas::Topic;
 use std::time::Duration;
 
 #[derive(Clone, Debug)]
-pub struct FakeLog {
-    pub inner: MemoryLog,
-    pub faults: Faults,
+pub(crate) struct FakeLog {
+    pub(crate) inner: MemoryLog,
+    pub(crate) faults: Faults,
 }
 
 impl EventLog for FakeLog {

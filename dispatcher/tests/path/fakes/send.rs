@@ -19,7 +19,7 @@ use uuid::Uuid;
 
 /// Receivers; clones share them.
 #[derive(Clone, Debug)]
-pub struct FakeSend {
+pub(crate) struct FakeSend {
     clock: Clock,
     faults: Faults,
     shared: Arc<Shared>,
@@ -46,19 +46,19 @@ struct State {
 
 /// A request that a receiver has seen.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Sent {
-    pub delivery_id: String,
-    pub destination: String,
-    pub attempt: u32,
-    pub token: Uuid,
-    pub at_ms: i64,
-    pub body: Bytes,
+pub(crate) struct Sent {
+    pub(crate) delivery_id: String,
+    pub(crate) destination: String,
+    pub(crate) attempt: u32,
+    pub(crate) token: Uuid,
+    pub(crate) at_ms: i64,
+    pub(crate) body: Bytes,
 }
 
 // === impl FakeSend ===
 
 impl FakeSend {
-    pub fn new(clock: Clock, faults: Faults) -> Self {
+    pub(crate) fn new(clock: Clock, faults: Faults) -> Self {
         let state = State {
             sent: Vec::new(),
             script: vec![status(204)],
@@ -80,41 +80,41 @@ impl FakeSend {
     }
 
     /// Outcomes of the attempts in their order; the last one stays.
-    pub fn script(&self, outcomes: impl Into<Vec<Outcome>>) {
+    pub(crate) fn script(&self, outcomes: impl Into<Vec<Outcome>>) {
         self.lock().script = outcomes.into();
     }
 
     /// Every attempt takes this long.
-    pub fn takes(&self, duration: Duration) {
+    pub(crate) fn takes(&self, duration: Duration) {
         self.lock().takes = duration;
     }
 
     /// No attempt is answered until [`Self::answer`].
-    pub fn hold(&self) {
+    pub(crate) fn hold(&self) {
         self.lock().gated = true;
     }
 
     /// Answers `count` attempts, waiting ones or future ones.
-    pub fn answer(&self, count: usize) {
+    pub(crate) fn answer(&self, count: usize) {
         self.shared.gate.add_permits(count);
     }
 
     /// Sending this delivery is a defect.
-    pub fn panic_at(&self, delivery_id: &str) {
+    pub(crate) fn panic_at(&self, delivery_id: &str) {
         self.lock().panics_at = Some(delivery_id.to_owned());
     }
 
-    pub fn sent(&self) -> Vec<Sent> {
+    pub(crate) fn sent(&self) -> Vec<Sent> {
         self.lock().sent.clone()
     }
 
     /// Attempts that run now.
-    pub fn running(&self) -> usize {
+    pub(crate) fn running(&self) -> usize {
         self.shared.running.load(Ordering::SeqCst)
     }
 
     /// The most attempts that ever ran at once.
-    pub fn running_max(&self) -> usize {
+    pub(crate) fn running_max(&self) -> usize {
         self.shared.running_max.load(Ordering::SeqCst)
     }
 
@@ -174,6 +174,6 @@ impl Drop for Running<'_> {
 }
 
 /// The outcome of an answer with this status.
-pub fn status(status: u16) -> Outcome {
+pub(crate) fn status(status: u16) -> Outcome {
     of_status(status, None, &[], 0)
 }

@@ -13,25 +13,29 @@ use std::{
 use uuid::Uuid;
 
 #[derive(Clone, Debug)]
-pub struct FakeStore {
-    pub inner: MemoryStore,
-    pub faults: Faults,
+pub(crate) struct FakeStore {
+    pub(crate) inner: MemoryStore,
+    pub(crate) faults: Faults,
     events: Arc<Mutex<Vec<StoreEvent>>>,
 }
 
 /// A call that reached the store, in order.
 #[derive(Clone, Debug)]
-pub enum StoreEvent {
+pub(crate) enum StoreEvent {
     Claimed(Held),
     Refused(Claim),
-    Renewed(Uuid, Renewal),
-    Moved { token: Uuid, to: To, answer: Transition },
+    Renewed,
+    Moved {
+        token: Uuid,
+        to: To,
+        answer: Transition,
+    },
 }
 
 // === impl FakeStore ===
 
 impl FakeStore {
-    pub fn new(inner: MemoryStore, faults: Faults) -> Self {
+    pub(crate) fn new(inner: MemoryStore, faults: Faults) -> Self {
         Self {
             inner,
             faults,
@@ -39,7 +43,7 @@ impl FakeStore {
         }
     }
 
-    pub fn events(&self) -> Vec<StoreEvent> {
+    pub(crate) fn events(&self) -> Vec<StoreEvent> {
         self.events.lock().unwrap().clone()
     }
 
@@ -78,7 +82,9 @@ impl Store for FakeStore {
     async fn claim(&self, ask: &ClaimAsk, now_ms: i64) -> Result<Claim, StoreError> {
         let event = |answer| match answer {
             Claim::Claimed(held) => StoreEvent::Claimed(held),
-            other => StoreEvent::Refused(other),
+            refused @ (Claim::Busy { .. } | Claim::Superseded | Claim::Ended { .. }) => {
+                StoreEvent::Refused(refused)
+            }
         };
         self.noted(Step::Claim, self.inner.claim(ask, now_ms), event)
             .await
@@ -90,10 +96,8 @@ impl Store for FakeStore {
         lease_until_ms: i64,
         now_ms: i64,
     ) -> Result<Renewal, StoreError> {
-        let token = held.row.claim_token;
         let call = self.inner.renew(held, lease_until_ms, now_ms);
-        self.noted(Step::Renew, call, |answer| StoreEvent::Renewed(token, answer))
-            .await
+        self.noted(Step::Renew, call, |_| StoreEvent::Renewed).await
     }
 
     async fn schedule(
@@ -108,7 +112,8 @@ impl Store for FakeStore {
 
     async fn complete(&self, held: &Held, now_ms: i64) -> Result<Transition, StoreError> {
         let call = self.inner.complete(held, now_ms);
-        self.moved(held, To::Completed { at_ms: now_ms }, call).await
+        self.moved(held, To::Completed { at_ms: now_ms }, call)
+            .await
     }
 
     async fn fail(

@@ -3,43 +3,41 @@
 use super::{faults::Faults, log::FakeLog, send::FakeSend, store::FakeStore};
 use bytes::Bytes;
 use dedup_store::{Retention, memory::MemoryStore};
-use dispatcher::{
-    DestinationConfig, DispatcherConfig, Path, RouteConfig, process::Parts,
-};
+use dispatcher::{DestinationConfig, DispatcherConfig, Path, RouteConfig, process::Parts};
 use event_log::{EventLog, Record, memory::MemoryLog};
 use runtime::Clock;
 use schemas::{Codec, DeadLetter, Header, Topic, TopicNames, Webhook};
 use std::{collections::BTreeMap, time::Duration};
 use tokio_util::task::AbortOnDropHandle;
 
-pub const START_MS: i64 = 1_800_000_000_000;
-pub const DAY_MS: i64 = 86_400_000;
+pub(crate) const START_MS: i64 = 1_800_000_000_000;
+pub(crate) const DAY_MS: i64 = 86_400_000;
 /// Step of the clock.
 const TICK_MS: i64 = 20;
 
 /// Everything outside of the dispatcher. A dispatcher is made by [`World::path`], as often as one crashes.
 #[derive(Debug)]
-pub struct World {
-    pub clock: Clock,
-    pub faults: Faults,
-    pub log: FakeLog,
-    pub store: FakeStore,
-    pub send: FakeSend,
-    pub codec: Codec,
-    pub config: DispatcherConfig,
-    pub destinations: BTreeMap<String, DestinationConfig>,
-    pub routes: Vec<RouteConfig>,
+pub(crate) struct World {
+    pub(crate) clock: Clock,
+    pub(crate) faults: Faults,
+    pub(crate) log: FakeLog,
+    pub(crate) store: FakeStore,
+    pub(crate) send: FakeSend,
+    pub(crate) codec: Codec,
+    pub(crate) config: DispatcherConfig,
+    pub(crate) destinations: BTreeMap<String, DestinationConfig>,
+    pub(crate) routes: Vec<RouteConfig>,
     #[expect(dead_code, reason = "ends the ticking when it is dropped")]
     ticking: AbortOnDropHandle<()>,
 }
 
-pub type FakePath = Path<FakeLog, FakeStore, FakeSend>;
+pub(crate) type FakePath = Path<FakeLog, FakeStore, FakeSend>;
 
 // === impl World ===
 
 impl World {
     /// A world with one destination, `billing`, for all webhooks of `github`. Jitter is off.
-    pub fn new(partitions: u32, faults: Faults) -> Self {
+    pub(crate) fn new(partitions: u32, faults: Faults) -> Self {
         let clock = Clock::manual(START_MS);
         let inner = MemoryLog::new(partitions, clock.clone());
         let retention = Retention {
@@ -71,7 +69,7 @@ impl World {
     }
 
     /// A new dispatcher.
-    pub fn path(&self) -> FakePath {
+    pub(crate) fn path(&self) -> FakePath {
         Path::new(Parts {
             log: self.log.clone(),
             store: self.store.clone(),
@@ -88,7 +86,7 @@ impl World {
     }
 
     /// What ingest does.
-    pub async fn publish(&self, webhook: &Webhook) {
+    pub(crate) async fn publish(&self, webhook: &Webhook) {
         let record = Record {
             topic: Topic::Webhooks,
             key: Bytes::copy_from_slice(webhook.delivery_id.as_bytes()),
@@ -99,7 +97,7 @@ impl World {
     }
 
     /// The dead letters published so far.
-    pub fn letters(&self) -> Vec<DeadLetter> {
+    pub(crate) fn letters(&self) -> Vec<DeadLetter> {
         let records = self.log.inner.records(Topic::DeadLetters);
         records
             .iter()
@@ -121,7 +119,7 @@ async fn tick(clock: Clock, log: MemoryLog) {
 }
 
 /// A webhook of `github`, received now, with bytes that are no text.
-pub fn webhook(delivery_id: &str, received_at_ms: i64) -> Webhook {
+pub(crate) fn webhook(delivery_id: &str, received_at_ms: i64) -> Webhook {
     Webhook {
         source: "github".to_owned(),
         delivery_id: delivery_id.to_owned(),
@@ -149,4 +147,15 @@ fn destination() -> DestinationConfig {
         allow_http: false,
         response_bytes_max: 1_024,
     }
+}
+
+/// Waits until `done` says so, for at most two minutes of the paused time.
+pub(crate) async fn eventually(what: &str, done: impl Fn() -> bool) {
+    for _ in 0..12_000 {
+        if done() {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    panic!("never: {what}");
 }

@@ -8,7 +8,7 @@ use tokio::sync::Notify;
 
 /// An effect, in the words of the order of effects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Step {
+pub(crate) enum Step {
     Claim,
     Renew,
     Send,
@@ -21,7 +21,7 @@ pub enum Step {
 
 /// What happens to an effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mode {
+pub(crate) enum Mode {
     /// The process dies before it.
     CrashBefore,
     /// The process dies after it, before the answer is seen.
@@ -34,11 +34,11 @@ pub enum Mode {
 
 /// The port did not answer as it should.
 #[derive(Clone, Copy, Debug)]
-pub struct Faulted;
+pub(crate) struct Faulted;
 
 /// One fault at most, at one effect; clones share it.
 #[derive(Clone, Debug, Default)]
-pub struct Faults {
+pub(crate) struct Faults {
     plan: Arc<Mutex<Plan>>,
     crashed: Arc<Notify>,
 }
@@ -53,24 +53,28 @@ struct Plan {
 
 impl Faults {
     /// The effect number `at`, counted from 0, meets `mode`.
-    pub fn at(at: usize, mode: Mode) -> Self {
+    pub(crate) fn at(at: usize, mode: Mode) -> Self {
         let faults = Self::default();
         faults.lock().at = Some((at, mode));
         faults
     }
 
     /// Every effect so far.
-    pub fn trace(&self) -> Vec<Step> {
+    pub(crate) fn trace(&self) -> Vec<Step> {
         self.lock().trace.clone()
     }
 
     /// Ends when the process has died; what it was doing must be dropped then.
-    pub async fn crashed(&self) {
+    pub(crate) async fn crashed(&self) {
         self.crashed.notified().await;
     }
 
     /// Does `work` as the effect `step`, unless the plan has something else for it.
-    pub async fn around<T>(&self, step: Step, work: impl Future<Output = T>) -> Result<T, Faulted> {
+    pub(crate) async fn around<T>(
+        &self,
+        step: Step,
+        work: impl Future<Output = T>,
+    ) -> Result<T, Faulted> {
         match self.enter(step) {
             None => Ok(work.await),
             Some(Mode::CrashBefore) => self.crash().await,
@@ -90,7 +94,9 @@ impl Faults {
         let mut plan = self.lock();
         let number = plan.trace.len();
         plan.trace.push(step);
-        plan.at.filter(|(at, _)| *at == number).map(|(_, mode)| mode)
+        plan.at
+            .filter(|(at, _)| *at == number)
+            .map(|(_, mode)| mode)
     }
 
     async fn crash<T>(&self) -> T {

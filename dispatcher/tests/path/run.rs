@@ -1,0 +1,5 @@
+//! `run()` over the memory log: members, watermarks, shutdown, bounds and defects.
+
+mod bounds;
+mod members;
+mod running;
