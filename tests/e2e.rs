@@ -49,6 +49,8 @@ async fn repeats_sent_at_the_same_time_are_delivered_once() {
     arrived(&receiver, "/billing", 8_000).await;
     // What is still under way would be a second attempt: both must have nothing left to do before the judgement.
     for mut dispatcher in [first, second] {
+        let attempts = dispatcher.metric("fencepost_delivery_attempts_total").await;
+        assert!(attempts >= 1.0, "a dispatcher had nothing to do");
         assert!(dispatcher.terminate(STOP).await.success());
     }
 
@@ -92,6 +94,7 @@ async fn a_receiver_that_was_down_gets_everything_later_and_nothing_early() {
     let mut all = oracle(sent, &answering, &["answering", "naming", "refusing"]);
     all.arrivals.extend(refusing.arrivals());
     all.judge().assert_clean();
+    assert_store_agrees(&site, &all).await;
     for ((path, id), attempts) in all.by_delivery() {
         let numbers: Vec<_> = attempts.iter().map(|arrival| arrival.attempt).collect();
         if path == "/refusing" {
@@ -530,6 +533,24 @@ fn assert_all_acknowledged(sent: &[Sent]) {
         .take(5)
         .collect();
     assert!(refused.is_empty(), "not acknowledged: {refused:?}");
+}
+
+/// For the first delivery of each destination: the row counts the attempts as the receiver saw them.
+async fn assert_store_agrees(site: &Site, oracle: &Oracle) {
+    let by_delivery = oracle.by_delivery();
+    for (name, path) in &oracle.destinations {
+        let found = by_delivery.iter().find(|((at, _), _)| at == path);
+        let ((_, id), arrivals) = found.expect("everything has arrived");
+        let last = arrivals.last().expect("at least one").attempt;
+        let arguments = ["store", "get", "github", id, name, "--json"];
+        let row = until(STANDSTILL, "the row says completed", async || {
+            let answer = site.tool(&arguments).await;
+            let row: serde_json::Value = serde_json::from_str(&answer.stdout).ok()?;
+            (row["status"] == "completed").then_some(row)
+        })
+        .await;
+        assert_eq!(row["attempts"], last, "{name} {id}");
+    }
 }
 
 /// Waits until `count` different deliveries were accepted at `path`.
