@@ -42,6 +42,7 @@ pub(crate) fn values(config: &Config) -> Findings {
         warnings: Vec::new(),
     };
     let problems = &mut findings.problems;
+    built(config, problems);
     lease(config, problems, &mut findings.warnings);
     retention(config, problems);
     bodies(config, problems);
@@ -53,6 +54,20 @@ pub(crate) fn values(config: &Config) -> Findings {
         ));
     }
     findings
+}
+
+/// What this binary was built without can not be used, however right its config is.
+fn built(config: &Config, problems: &mut Vec<Problem>) {
+    let mut lacks = |used: bool, built: bool, key: &str, feature: &str| {
+        if used && !built {
+            let message = format!("this binary was built without the feature `{feature}`");
+            problems.push(Problem::new(key, message));
+        }
+    };
+    let kafka = matches!(config.log, LogConfig::Kafka(_));
+    lacks(kafka, cfg!(feature = "kafka"), "log.kind", "kafka");
+    let cql = matches!(config.store, StoreConfig::Cql(_));
+    lacks(cql, cfg!(feature = "cql"), "store.kind", "cql");
 }
 
 /// Checks that every secret and certificate can be read, and that each list has one that is good at `now_ms`.

@@ -14,7 +14,13 @@ use dispatcher::{HttpSend, Status, process::Parts};
 use event_log::{EventLog, config::LogConfig};
 use runtime::{Admin, Clock, Problem, Readiness, Shutdown, Telemetry, shutdown::within};
 use schemas::TopicNames;
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 use tokio::{net::TcpListener, task::JoinSet};
 use tokio_util::sync::CancellationToken;
 
@@ -66,6 +72,16 @@ pub(crate) async fn run(role: Role, loaded: &Loaded) -> Result<(), Failure> {
     let shutdown = Shutdown::on_signals()
         .map_err(|error| Failure::Unavailable(format!("no signal handlers: {error}")))?;
     let readiness = Readiness::new();
+    let started_up = Arc::new(AtomicBool::new(false));
+    let seen = Arc::clone(&started_up);
+    readiness.check("started", CHECK_DEADLINE, move || {
+        let started = seen.load(Ordering::Acquire);
+        async move {
+            started
+                .then_some(())
+                .ok_or_else(|| "log, store or port not open yet".to_owned())
+        }
+    });
     let admin = Admin::bind(&config.admin)
         .await
         .map_err(|error| taken("admin.listen", config.admin.listen, &error))?;
@@ -82,7 +98,10 @@ pub(crate) async fn run(role: Role, loaded: &Loaded) -> Result<(), Failure> {
         () = shutdown.asked() => Ok(None),
     };
     let outcome = match started {
-        Ok(Some(running)) => running.until_stopped(loaded, &shutdown).await,
+        Ok(Some(running)) => {
+            started_up.store(true, Ordering::Release);
+            running.until_stopped(loaded, &shutdown).await
+        }
         Ok(None) => Ok(()),
         Err(failure) => Err(failure),
     };

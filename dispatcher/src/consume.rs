@@ -10,7 +10,7 @@ use dedup_store::Store;
 use event_log::{Consumer, Event, EventLog, LogError, Received, Revoked};
 use schemas::{DecodeError, Delivery, Topic};
 use std::{
-    collections::HashMap,
+    collections::{BTreeMap, HashMap},
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering},
@@ -67,6 +67,8 @@ struct Loop<L: EventLog, S, H> {
     record_bytes: usize,
     /// Deliveries that one record can make, at most.
     fan_out_max: usize,
+    /// Lag by topic and partition, as told last.
+    lags: BTreeMap<(Topic, u32), i64>,
     status: Status,
 }
 
@@ -96,6 +98,7 @@ pub async fn run<L: EventLog, S: Store, H: Send>(
         open: HashMap::new(),
         in_flight_bytes: 0,
         record_bytes: RECORD_BYTES_ASSUMED,
+        lags: BTreeMap::new(),
         status,
     };
     let result = this.take(&shutdown).await;
@@ -218,7 +221,9 @@ impl<L: EventLog, S: Store, H: Send> Loop<L, S, H> {
                         owned: owned.clone(),
                     };
                     self.spawn(&record, bytes, async move {
-                        process::process(&path, &mut job).await
+                        let result = process::process(&path, &mut job).await;
+                        process::tell(&job, &result);
+                        result
                     });
                 }
             }
@@ -324,21 +329,28 @@ impl<L: EventLog, S: Store, H: Send> Loop<L, S, H> {
         }
     }
 
-    fn figures(&self) {
+    fn figures(&mut self) {
         let owned = self.partitions.count();
         self.status.partitions_owned.store(owned, Ordering::Relaxed);
         self.status
             .in_flight
             .store(self.jobs.len(), Ordering::Relaxed);
         self.path.metrics.load(self.jobs.len(), owned);
+        let mut lags = BTreeMap::new();
         for position in self.consumer.positions() {
             if let Some(end_offset) = position.end_offset {
                 let lag = end_offset.saturating_sub(position.next_offset).max(0);
-                self.path
-                    .metrics
-                    .lag(position.topic, position.partition, lag);
+                lags.insert((position.topic, position.partition), lag);
             }
         }
+        // A gauge keeps its last value: what is somebody else's now must not look like our backlog.
+        for &(topic, partition) in self.lags.keys().filter(|key| !lags.contains_key(key)) {
+            self.path.metrics.lag(topic, partition, 0);
+        }
+        for (&(topic, partition), &lag) in &lags {
+            self.path.metrics.lag(topic, partition, lag);
+        }
+        self.lags = lags;
     }
 }
 

@@ -182,6 +182,34 @@ pub async fn process<L: EventLog, S: Store, H: Send>(
     }
 }
 
+/// One log line for a record that ended without an attempt; the others have had theirs. Whoever follows a delivery id
+/// shall see why nothing happened.
+pub fn tell(job: &Job, result: &Result<Finished, Infra>) {
+    let delivery = &job.delivery;
+    let ended = match result {
+        Ok(Finished::Duplicate) => "duplicate",
+        Ok(Finished::Superseded) => "superseded",
+        Ok(Finished::Deferred) => "deferred",
+        Ok(Finished::DeadLettered(_)) => "dead_lettered",
+        Err(Infra::Abandoned) => "abandoned",
+        Ok(Finished::Delivered | Finished::Retried | Finished::Hopped) | Err(_) => return,
+    };
+    info!(
+        source = delivery.webhook.source,
+        delivery_id = delivery.webhook.delivery_id,
+        destination = delivery.destination,
+        event_type = delivery.webhook.event_type,
+        attempt = delivery.attempt,
+        generation = delivery.generation,
+        deferred = delivery.deferred,
+        topic = job.place.topic.suffix(),
+        partition = job.place.partition,
+        offset = job.place.offset,
+        ended,
+        "record ended"
+    );
+}
+
 /// Asks for the claim until the store has answered, always with the same token, so that an ask whose answer was lost is
 /// recognised and not held against us.
 async fn claim<L: EventLog, S: Store, H: Send>(

@@ -16,7 +16,7 @@ use sha2::{Digest, Sha256};
 ///   (what Confluent's deserialisers expect). First bytes `C3 01`: Avro single-object encoding, 8 bytes of CRC-64-AVRO
 ///   fingerprint, little-endian, then the datum. Which of the two is the operator's choice; be ready for both, since it may
 ///   change in the life of a topic.
-/// - The schema is `avro/dead_letter.avsc`; `fencepost topics describe` prints it and its fingerprint. It holds all it
+/// - The schema is `avro/dead_letter.avsc`; It holds all it
 ///   refers to. Later versions only add fields with defaults and enum symbols, so resolve the writer's schema to
 ///   your own copy; keep the former versions for as long as the topic keeps their records.
 /// - `reason` and `outcome` are enums with a default: a symbol that your copy does not know becomes `other`, `unknown`.

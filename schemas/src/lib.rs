@@ -8,7 +8,7 @@
 //!
 //! Values are Avro records of the namespace `io.fencepost`, in one of two frames ([`Framing`]); [`Codec`] writes the one
 //! that is configured and reads both. The `.avsc` files under `avro/` are the contract: [`Record::text`] and
-//! [`Record::fingerprint`] hand them out, and `fencepost topics describe` prints them. Field names differ from the structs'
+//! [`Record::fingerprint`] hand them out. Field names differ from the structs'
 //! in one way: times carry Avro's `timestamp-millis` there and `_ms` in the name here. How a schema may change is told
 //! in [`avro`]. What foreign readers of the dead letters need is told at [`DeadLetter`].
 //!

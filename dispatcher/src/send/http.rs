@@ -217,7 +217,7 @@ impl Endpoint {
         ] {
             if let (Ok(name), Some(Ok(value))) = (
                 HeaderName::from_bytes(name.as_bytes()),
-                value.map(HeaderValue::from_str),
+                value.map(|value| HeaderValue::from_bytes(value.as_bytes())),
             ) {
                 headers.insert(name, value);
             }
