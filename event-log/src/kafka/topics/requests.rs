@@ -23,7 +23,9 @@ use tokio::time::Instant;
 
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(15);
 /// Until all brokers know a new topic.
-const VISIBLE_TIMEOUT: Duration = Duration::from_secs(20);
+const VISIBLE_TIMEOUT: Duration = Duration::from_secs(60);
+/// For one partition, before all are asked again.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 const VISIBLE_PAUSE: Duration = Duration::from_millis(50);
 
 // === impl Topics: requests ===
@@ -147,7 +149,8 @@ impl Topics {
                 let grown = ensured.grown.iter().find(|(grown, ..)| *grown == name);
                 found.exists() && found.led && grown.is_none_or(|(.., to)| found.partitions >= *to)
             });
-            if seen {
+            let changed = !ensured.created.is_empty() || !ensured.grown.is_empty();
+            if seen && (!changed || self.answering(&found).await) {
                 return Ok(found);
             }
             if Instant::now() >= deadline {
@@ -156,6 +159,29 @@ impl Topics {
             }
             tokio::time::sleep(VISIBLE_PAUSE).await;
         }
+    }
+
+    /// Whether every partition's leader answers. Metadata can be ahead of the leader, which then refuses records with an
+    /// error that the producer does not retry.
+    async fn answering(&self, found: &[Found]) -> bool {
+        let topics = self.clone();
+        let found = found.to_vec();
+        let asked = blocking(move || {
+            for found in found {
+                let name = topics.name(found.topic);
+                for partition in 0..i32::try_from(found.partitions).unwrap_or(i32::MAX) {
+                    let admin = topics.admin.inner();
+                    admin
+                        .fetch_watermarks(&name, partition, ANSWER_TIMEOUT)
+                        .map_err(|error| unavailable(&error))?;
+                }
+            }
+            Ok(())
+        });
+        asked
+            .await
+            .inspect_err(|error| tracing::debug!(%error, "a new partition does not answer yet"))
+            .is_ok()
     }
 
     /// Blocks: asks for the ends of every partition and for what both groups have committed.
