@@ -3,6 +3,7 @@
 mod args;
 mod bench;
 mod check;
+mod child;
 mod config;
 mod demo;
 mod dlq;
@@ -10,6 +11,7 @@ mod failure;
 mod output;
 mod ports;
 mod process;
+mod sender;
 mod store;
 mod topics;
 
@@ -77,7 +79,7 @@ async fn run(cli: Cli) -> Result<ExitCode, Failure> {
             show(&dlq::list(&args, &sound(load()?)?, Clock::system()).await?)?;
         }
         Command::Demo(args) => return Ok(demo::run(args).await?),
-        Command::Bench(args) => return Ok(bench::run(args).await?),
+        Command::Bench(args) => return Ok(bench::run(args, cli.config.as_deref()).await?),
     }
     Ok(ExitCode::SUCCESS)
 }

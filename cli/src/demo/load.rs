@@ -1,9 +1,9 @@
 //! What the demo sends: GitHub-like webhooks, some twice, some forged, all from one seed.
 
 use super::oracle::{Answer, Tally};
+use crate::sender::{self, client, signature};
 use anyhow::Context;
 use futures::StreamExt;
-use hmac::{Hmac, KeyInit, Mac};
 use rand::{Rng, RngExt, SeedableRng, rngs::StdRng};
 use runtime::Clock;
 use sha2::{Digest, Sha256};
@@ -123,39 +123,11 @@ async fn post(client: &reqwest::Client, url: &str, genuine: &Genuine, kind: Kind
     status
 }
 
-/// GitHub's signature, by our own hand: the demo checks the pipeline and does not borrow from it.
-fn signature(secret: &str, body: &[u8]) -> String {
-    let Ok(mut mac) = Hmac::<Sha256>::new_from_slice(secret.as_bytes()) else {
-        return String::new();
-    };
-    mac.update(body);
-    format!("sha256={}", hex::encode(mac.finalize().into_bytes()))
-}
-
-#[expect(
-    clippy::disallowed_methods,
-    reason = "a sender outside of the pipeline"
-)]
-fn client() -> reqwest::Result<reqwest::Client> {
-    reqwest::Client::builder()
-        .no_proxy()
-        .timeout(Duration::from_secs(10))
-        .build()
-}
-
 /// A body of JSON whose size and text come from its seed.
 fn body(event: &str, seed: u64) -> Vec<u8> {
     let mut random = StdRng::seed_from_u64(seed);
     let size = random.random_range(BODY_BYTES);
-    let mut body = format!("{{\"event\":\"{event}\",\"emoji\":\"\u{1f9f1}\",\"payload\":\"");
-    let letters = b"abcdefghijklmnopqrstuvwxyz0123456789 ABCDEFGHIJKLMNOPQRSTUVWXYZ+-";
-    while body.len() + 2 < size {
-        for bits in random.next_u64().to_le_bytes() {
-            body.push(char::from(letters[usize::from(bits) % letters.len()]));
-        }
-    }
-    body.push_str("\"}");
-    body.into_bytes()
+    sender::body(event, size, &mut random)
 }
 
 // === impl Plan ===
@@ -255,14 +227,5 @@ mod tests {
         let size = body("push", plan.webhooks[0].seed).len();
         assert!((1_000..30_100).contains(&size));
         assert!(serde_json::from_slice::<serde_json::Value>(&body("push", 3)).is_ok());
-    }
-
-    /// The example of GitHub's documentation.
-    #[test]
-    fn signs_as_github_does() {
-        assert_eq!(
-            signature("It's a Secret to Everybody", b"Hello, World!"),
-            "sha256=757107ea0eb2509fc211221cce984b8a37570b6d7586c22c46f4379c8b043e17"
-        );
     }
 }

@@ -4,30 +4,20 @@ use super::{
     load::SECRET,
     receivers::{DESTINATIONS, Destination},
 };
-use crate::ports;
-use anyhow::{Context, bail, ensure};
+use crate::{
+    child::{Child, free_address, metric},
+    ports,
+};
+use anyhow::bail;
 use event_log::{EventLog, config::LogConfig};
 use runtime::Clock;
-use rustix::process::{Pid, Signal, kill_process};
 use schemas::{DeadLetter, Topic};
 use std::{
-    fs::{self, File},
-    net::{SocketAddr, TcpListener},
+    fs,
+    net::SocketAddr,
     path::{Path, PathBuf},
-    process::Stdio,
-    time::Duration,
-};
-use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt},
-    net::TcpStream,
-    process::{Child, Command},
-    time::Instant,
 };
 
-const READY_DEADLINE: Duration = Duration::from_secs(30);
-const STOP_DEADLINE: Duration = Duration::from_secs(30);
-const ADMIN_DEADLINE: Duration = Duration::from_secs(2);
-const ANSWER_BYTES_MAX: u64 = 4 << 20;
 const PAGE_RECORDS: usize = 500;
 
 /// The running pipeline.
@@ -36,7 +26,6 @@ pub(crate) struct Pipeline {
     child: Child,
     dir: PathBuf,
     hooks: SocketAddr,
-    admin: SocketAddr,
     memory_bytes_max: Option<u64>,
 }
 
@@ -61,36 +50,14 @@ impl Pipeline {
             dir.join("fencepost.toml"),
             config(dir, hooks, admin, receivers),
         )?;
-        let log = File::create(dir.join("fencepost.log"))?;
-        let binary = std::env::current_exe().context("can not find this binary")?;
-        let child = Command::new(binary)
-            .arg("standalone")
-            .arg("--config")
-            .arg(dir.join("fencepost.toml"))
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(log)
-            .kill_on_drop(true)
-            .spawn()
-            .context("can not start the pipeline")?;
-        let mut pipeline = Self {
-            child,
+        let config = dir.join("fencepost.toml");
+        let log = dir.join("fencepost.log");
+        Ok(Self {
+            child: Child::start("standalone", &config, &log, admin).await?,
             dir: dir.to_path_buf(),
             hooks,
-            admin,
             memory_bytes_max: None,
-        };
-        let deadline = Instant::now() + READY_DEADLINE;
-        while !matches!(pipeline.admin("/readyz").await, Ok((200, _))) {
-            pipeline.alive()?;
-            ensure!(
-                Instant::now() < deadline,
-                "not ready in time\n{}",
-                pipeline.log_tail()
-            );
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
-        Ok(pipeline)
+        })
     }
 
     /// Where webhooks are sent to.
@@ -100,13 +67,11 @@ impl Pipeline {
 
     /// Fails when the process has ended by itself; takes its memory down while it has not.
     pub(crate) fn alive(&mut self) -> anyhow::Result<()> {
-        if let Some(status) = self.child.try_wait()? {
-            bail!(
-                "the pipeline ended by itself ({status})\n{}",
-                self.log_tail()
-            );
-        }
-        self.memory_bytes_max = self.resident_bytes_max().or(self.memory_bytes_max);
+        self.child.alive()?;
+        let memory = self.child.memory();
+        self.memory_bytes_max = memory
+            .map(|memory| memory.bytes_max)
+            .or(self.memory_bytes_max);
         Ok(())
     }
 
@@ -117,28 +82,12 @@ impl Pipeline {
 
     /// What the pipeline says of itself.
     pub(crate) async fn figures(&self) -> anyhow::Result<Figures> {
-        let (status, text) = self.admin("/metrics").await?;
-        ensure!(status == 200, "metrics answer {status}");
-        Ok(Figures::read(&text))
+        Ok(Figures::read(&self.child.metrics().await?))
     }
 
     /// Asks the process to stop and waits until it has.
     pub(crate) async fn stop(&mut self) -> anyhow::Result<()> {
-        let pid = self
-            .child
-            .id()
-            .and_then(|id| i32::try_from(id).ok())
-            .and_then(Pid::from_raw);
-        kill_process(pid.context("the pipeline has ended already")?, Signal::TERM)?;
-        let status = tokio::time::timeout(STOP_DEADLINE, self.child.wait())
-            .await
-            .context("the pipeline does not stop")??;
-        ensure!(
-            status.success(),
-            "the pipeline ended with {status}\n{}",
-            self.log_tail()
-        );
-        Ok(())
+        self.child.stop().await
     }
 
     /// Every dead letter, read from the topic after the process has stopped.
@@ -171,43 +120,6 @@ impl Pipeline {
         }
         Ok(letters)
     }
-
-    /// One request to the admin port.
-    async fn admin(&self, path: &str) -> anyhow::Result<(u16, String)> {
-        let exchange = async {
-            let mut stream = TcpStream::connect(self.admin).await?;
-            let request = format!("GET {path} HTTP/1.0\r\nhost: admin\r\n\r\n");
-            stream.write_all(request.as_bytes()).await?;
-            let mut answer = String::new();
-            stream
-                .take(ANSWER_BYTES_MAX)
-                .read_to_string(&mut answer)
-                .await?;
-            std::io::Result::Ok(answer)
-        };
-        let answer = tokio::time::timeout(ADMIN_DEADLINE, exchange).await??;
-        let (head, body) = answer.split_once("\r\n\r\n").context("no HTTP answer")?;
-        let status = head
-            .split(' ')
-            .nth(1)
-            .and_then(|status| status.parse().ok());
-        Ok((status.context("no HTTP status")?, body.to_owned()))
-    }
-
-    fn resident_bytes_max(&self) -> Option<u64> {
-        let status = fs::read_to_string(format!("/proc/{}/status", self.child.id()?)).ok()?;
-        let line = status
-            .lines()
-            .find_map(|line| line.strip_prefix("VmHWM:"))?;
-        let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
-        Some(kib * 1_024)
-    }
-
-    fn log_tail(&self) -> String {
-        let log = fs::read_to_string(self.dir.join("fencepost.log")).unwrap_or_default();
-        let lines: Vec<&str> = log.lines().collect();
-        lines[lines.len().saturating_sub(20)..].join("\n")
-    }
 }
 
 // === impl Figures ===
@@ -219,16 +131,7 @@ impl Figures {
     }
 
     fn read(text: &str) -> Self {
-        let sum = |name: &str| -> usize {
-            let of = |line: &str| {
-                let rest = line.strip_prefix(name)?;
-                let labels_or_space = rest.starts_with('{') || rest.starts_with(' ');
-                let value: f64 = rest.rsplit(' ').next()?.parse().ok()?;
-                labels_or_space.then_some(value)
-            };
-            let total: f64 = text.lines().filter_map(of).sum();
-            format!("{total:.0}").parse().unwrap_or(0)
-        };
+        let sum = |name| metric(text, name);
         Self {
             retried: sum("fencepost_retries_scheduled_total"),
             deferred: sum("fencepost_deliveries_deferred_total"),
@@ -237,11 +140,6 @@ impl Figures {
             lag: sum("fencepost_partition_lag"),
         }
     }
-}
-
-fn free_address() -> anyhow::Result<SocketAddr> {
-    let listener = TcpListener::bind("127.0.0.1:0").context("no free port on the loopback")?;
-    Ok(listener.local_addr()?)
 }
 
 fn config(dir: &Path, hooks: SocketAddr, admin: SocketAddr, receivers: SocketAddr) -> String {
@@ -263,15 +161,12 @@ log = "json"
 [sources.github]
 scheme = "github"
 secrets = [{{ file = "github-secret" }}]
+# A repeat that comes after its delivery has failed would open it again; here each shall end once.
+reopen = "never"
 "#
     );
     for destination in &DESTINATIONS {
-        // A String takes everything.
-        drop(write!(
-            text,
-            "{}",
-            destination_config(destination, receivers)
-        ));
+        text.push_str(&destination_config(destination, receivers));
     }
     text
 }
