@@ -91,7 +91,7 @@ async fn a_rejected_delivery_is_not_opened_by_default() {
 #[tokio::test(start_paused = true)]
 async fn a_later_generation_does_not_tell_of_an_earlier_one() {
     // claim, send, letter, transition, finish; then the claim and the send of the second life.
-    let mut world = World::new(1, Faults::at(6, Mode::CrashAfter));
+    let mut world = World::new(1, Faults::at(&[(6, Mode::CrashAfter)]));
     world
         .destinations
         .get_mut("billing")

@@ -151,7 +151,7 @@ async fn no_attempt_starts_on_the_last_seconds_of_a_lease() {
 /// A store that fails just then is one more call to be tried again, not the end of the job.
 #[tokio::test(start_paused = true)]
 async fn a_renewal_before_the_attempt_is_insisted_on() {
-    let world = World::new(1, Faults::at(10, Mode::Fail));
+    let world = World::new(1, Faults::at(&[(10, Mode::Fail)]));
     world.store.inner.lose_answers(9);
     let job = begin(&world).await;
     assert_eq!(job.await.unwrap(), Ok(Finished::Delivered));

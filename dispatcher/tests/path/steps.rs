@@ -78,7 +78,11 @@ fn stories() -> Vec<Story> {
 
 /// What is left of a history.
 struct Left {
+    /// Says which history it was.
+    what: String,
     trace: Vec<Step>,
+    /// The effects that met a fault.
+    faults: Vec<(Step, Mode)>,
     sent: Vec<Sent>,
     crashes: usize,
 }
@@ -87,22 +91,44 @@ struct Left {
 async fn a_fault_at_any_effect_of_any_outcome() {
     let mut histories = 0;
     for story in stories() {
-        let calm = play(&story, Faults::default(), None, Order::OldestFirst).await;
+        let calm = play(&story, &[], Order::OldestFirst).await;
         for (at, step) in calm.trace.iter().copied().enumerate() {
             for mode in modes(step) {
                 for order in [Order::OldestFirst, Order::NewestFirst] {
-                    let fault = Some((step, mode));
-                    let left = play(&story, Faults::at(at, mode), fault, order).await;
-                    let what = format!("{}: {mode:?} at {at} {step:?}, {order:?}", story.name);
-                    assert_eq!(left.trace[..=at], calm.trace[..=at], "{what}");
-                    assert_eq!(left.crashes, usize::from(is_crash(mode)), "{what}");
-                    check_sent(&calm, &left, (step, mode), &what);
+                    let left = play(&story, &[(at, mode)], order).await;
+                    assert_eq!(left.trace[..=at], calm.trace[..=at], "{}", left.what);
+                    let crashes = usize::from(is_crash(mode));
+                    assert_eq!(left.crashes, crashes, "{}", left.what);
+                    check_sent(&calm, &left);
                     histories += 1;
                 }
             }
         }
     }
     assert!(histories > 300, "{histories}");
+}
+
+/// The second dispatcher dies as well, at any effect of its recovery.
+#[tokio::test(start_paused = true)]
+async fn a_crash_at_any_effect_and_another_one_after_it() {
+    for story in stories() {
+        if !matches!(story.name, "failed" | "exhausted") {
+            continue;
+        }
+        let calm = play(&story, &[], Order::OldestFirst).await;
+        for first in 0..calm.trace.len() {
+            let first = (first, Mode::CrashAfter);
+            let once = play(&story, &[first], Order::OldestFirst).await;
+            // Claims change nothing while they find the dead one's lease.
+            let recovery = first.0 + 1..once.trace.len();
+            for second in recovery.filter(|at| once.trace[*at] != Step::Claim) {
+                let faults = [first, (second, Mode::CrashAfter)];
+                let left = play(&story, &faults, Order::OldestFirst).await;
+                assert!(left.crashes > 0, "{}", left.what);
+                check_sent(&calm, &left);
+            }
+        }
+    }
 }
 
 /// Which ways to fail an effect has.
@@ -120,8 +146,8 @@ fn modes(step: Step) -> Vec<Mode> {
 }
 
 /// One history from the receipt to the end, with all invariants checked.
-async fn play(story: &Story, faults: Faults, fault: Option<(Step, Mode)>, order: Order) -> Left {
-    let mut world = World::new(1, faults);
+async fn play(story: &Story, at: &[(usize, Mode)], order: Order) -> Left {
+    let mut world = World::new(1, Faults::at(at));
     world.send.script(story.script.clone());
     world.send.takes(ATTEMPT_TAKES);
     match world.destinations.get_mut("billing") {
@@ -133,12 +159,15 @@ async fn play(story: &Story, faults: Faults, fault: Option<(Step, Mode)>, order:
     let mut driver = Driver::new(&world);
     driver.until_quiet(order).await;
 
-    let what = format!("{}: {fault:?}, {order:?}", story.name);
+    let trace = world.faults.trace();
+    let met = |(at, mode): &(usize, Mode)| Some((*trace.get(*at)?, *mode));
+    let faults: Vec<(Step, Mode)> = at.iter().filter_map(met).collect();
+    let what = format!("{}: {faults:?} at {at:?}, {order:?}", story.name);
     let rows = world.store.inner.rows();
     assert_eq!(rows.len(), 1, "{what}");
     check_ended(&world, story, &rows[0].1, &what);
     check_winners(&world.store.events(), &what);
-    check_attempts(&world, story, fault, &what);
+    check_attempts(&world, story, &faults, &what);
     // 5
     let sent = world.send.sent();
     assert!(sent.iter().all(|sent| sent.body == webhook.body), "{what}");
@@ -148,7 +177,9 @@ async fn play(story: &Story, faults: Faults, fault: Option<(Step, Mode)>, order:
         assert_eq!(letter.content_type, webhook.content_type, "{what}");
     }
     Left {
-        trace: world.faults.trace(),
+        what,
+        trace,
+        faults,
         sent,
         crashes: driver.crashes,
     }
@@ -195,7 +226,7 @@ fn check_winners(events: &[StoreEvent], what: &str) {
 }
 
 /// 4: numbers grow and have a limit; nothing is sent before the time that its record names.
-fn check_attempts(world: &World, story: &Story, fault: Option<(Step, Mode)>, what: &str) {
+fn check_attempts(world: &World, story: &Story, faults: &[(Step, Mode)], what: &str) {
     let sent = world.send.sent();
     assert!(
         sent.iter().is_sorted_by(|a, b| a.attempt < b.attempt),
@@ -210,10 +241,12 @@ fn check_attempts(world: &World, story: &Story, fault: Option<(Step, Mode)>, wha
     }
     // A crash between publish and transition: the row is still `processing`, so the store can not know that a retry was
     // scheduled, and the takeover makes the next attempt as soon as the lease is over.
-    let unknowable = matches!(
-        fault,
-        Some((Step::Hop, Mode::CrashAfter) | (Step::Transition, Mode::CrashBefore))
-    );
+    let unknowable = faults.iter().any(|fault| {
+        matches!(
+            fault,
+            (Step::Hop, Mode::CrashAfter) | (Step::Transition, Mode::CrashBefore)
+        )
+    });
     let hops = DelayTier::ALL
         .into_iter()
         .flat_map(|tier| world.log.inner.records(Topic::Delay(tier)));
@@ -246,17 +279,24 @@ fn check_attempts(world: &World, story: &Story, fault: Option<(Step, Mode)>, wha
 }
 
 /// A known outcome is written again, never sent again: only a crash between the attempt and its transition repeats it.
-fn check_sent(calm: &Left, left: &Left, (step, mode): (Step, Mode), what: &str) {
-    let repeats = match (step, mode) {
-        (Step::Renew, Mode::CrashBefore | Mode::CrashAfter)
-        | (Step::Send, Mode::CrashAfter)
-        | (Step::Hop | Step::Letter, Mode::CrashBefore | Mode::CrashAfter)
-        | (Step::Transition, Mode::CrashBefore) => 1,
-        _ => 0,
-    };
+fn check_sent(calm: &Left, left: &Left) {
+    let repeats = left.faults.iter().filter(|fault| {
+        matches!(
+            fault,
+            (Step::Renew, Mode::CrashBefore | Mode::CrashAfter)
+                | (Step::Send, Mode::CrashAfter)
+                | (
+                    Step::Hop | Step::Letter,
+                    Mode::CrashBefore | Mode::CrashAfter
+                )
+                | (Step::Transition, Mode::CrashBefore)
+        )
+    });
+    let sent_max = calm.sent.len() + repeats.count();
     assert!(
-        left.sent.len() <= calm.sent.len() + repeats,
-        "{what}: {:?}",
+        left.sent.len() <= sent_max,
+        "{}: {:?}",
+        left.what,
         left.sent
     );
 }

@@ -36,7 +36,7 @@ pub(crate) enum Mode {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Faulted;
 
-/// One fault at most, at one effect; clones share it.
+/// What fails at which effect; clones share it.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Faults {
     plan: Arc<Mutex<Plan>>,
@@ -46,16 +46,16 @@ pub(crate) struct Faults {
 #[derive(Debug, Default)]
 struct Plan {
     trace: Vec<Step>,
-    at: Option<(usize, Mode)>,
+    at: Vec<(usize, Mode)>,
 }
 
 // === impl Faults ===
 
 impl Faults {
-    /// The effect number `at`, counted from 0, meets `mode`.
-    pub(crate) fn at(at: usize, mode: Mode) -> Self {
+    /// Numbers of effects, counted from 0, and what they meet.
+    pub(crate) fn at(at: &[(usize, Mode)]) -> Self {
         let faults = Self::default();
-        faults.lock().at = Some((at, mode));
+        faults.lock().at = at.to_vec();
         faults
     }
 
@@ -94,9 +94,8 @@ impl Faults {
         let mut plan = self.lock();
         let number = plan.trace.len();
         plan.trace.push(step);
-        plan.at
-            .filter(|(at, _)| *at == number)
-            .map(|(_, mode)| mode)
+        let here = plan.at.iter().find(|(at, _)| *at == number);
+        here.map(|(_, mode)| *mode)
     }
 
     async fn crash<T>(&self) -> T {

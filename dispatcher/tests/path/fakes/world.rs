@@ -13,7 +13,7 @@ use tokio_util::task::AbortOnDropHandle;
 pub(crate) const START_MS: i64 = 1_800_000_000_000;
 pub(crate) const DAY_MS: i64 = 86_400_000;
 /// Step of the clock.
-const TICK_MS: i64 = 20;
+const TICK_MS: i64 = 50;
 
 /// Everything outside of the dispatcher. A dispatcher is made by [`World::path`], as often as one crashes.
 #[derive(Debug)]

@@ -75,6 +75,32 @@ async fn a_lost_assignment_commits_nothing_late() {
     assert!(only.stop().await.is_ok());
 }
 
+/// A record with two deliveries is read again under a new epoch: the end of one of them in both epochs is not the end of
+/// two.
+#[tokio::test(start_paused = true)]
+async fn an_end_of_a_lost_epoch_does_not_count_in_the_next_one() {
+    let mut world = World::new(1, Faults::default());
+    let billing = world.destinations["billing"].clone();
+    world.destinations.insert("audit".to_owned(), billing);
+    world.routes[0].to.push("audit".to_owned());
+    world.send.hold();
+    publish(&world, "a", 1).await;
+    let only = Running::start(&world);
+    eventually("attempts run", || world.send.running() == 2).await;
+    world.log.inner.revoke(0, true);
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    world.send.answer(1);
+    eventually("one has ended", || completed(&world) == 1).await;
+    // Shorter than a repeat parks, longer than its looks are apart.
+    tokio::time::sleep(Duration::from_millis(2_200)).await;
+    assert_eq!(world.log.inner.committed(Topic::Webhooks, 0), 0);
+    world.send.answer(1);
+    until_committed(&world).await;
+    assert_eq!(completed(&world), 2);
+    assert_eq!(world.send.sent().len(), 2);
+    assert!(only.stop().await.is_ok());
+}
+
 /// Ownership that flaps while everything is slow.
 #[tokio::test(start_paused = true)]
 async fn flapping_ownership_never_commits_past_a_gap() {
