@@ -12,7 +12,7 @@
 //! - `now_ms` comes from the caller; a store reads no clock to decide who may work.
 //!
 //! `cql` is the store of production (ScyllaDB, Cassandra), `embedded` the durable one of a laptop, `memory` the one of
-//! simulations. [`conformance`] is the suite that all three pass.
+//! simulations. `conformance` is the suite that all three pass.
 #![warn(missing_docs)]
 
 pub mod claim;

@@ -14,7 +14,7 @@
 //! - After a restart, reading goes on at the committed watermark, or at the first record there is. Never at the end.
 //!
 //! `kafka` is the log of production, `embedded` the durable one of a laptop, `memory` the one of simulations.
-//! [`conformance`] is the suite that all three pass.
+//! `conformance` is the suite that all three pass.
 
 pub mod config;
 #[cfg(any(test, feature = "conformance"))]
