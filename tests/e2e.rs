@@ -130,11 +130,10 @@ async fn a_kill_loses_nothing_and_repeats_only_what_was_in_flight() {
     let Some(stack) = stack() else { return };
     let _turn = turn().await;
     let receiver = Receiver::start().await;
-    // Slow enough that a kill always finds attempts in flight.
-    receiver.script(
-        "/billing",
-        Script::always(Reply::Slow(Duration::from_millis(150))),
-    );
+    // A kill always finds attempts in flight, some of them older than the last commit of offsets.
+    let slow = Script::always(Reply::Slow(Duration::from_millis(100)));
+    let slower = Reply::Slow(Duration::from_secs(3));
+    receiver.script("/billing", slow.every(20, slower));
     let mut site = Site::on_stack(&stack, "kill", 12);
     site.dispatcher(&format!("in_flight_max = {IN_FLIGHT_MAX}"));
     site.destination("billing", &receiver.url("/billing"), &Limits::default());

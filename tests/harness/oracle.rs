@@ -9,8 +9,8 @@ use std::{
     fmt,
 };
 
-/// An attempt that had arrived so short a time before a kill may not have been noted as completed: the answer, the record of
-/// it and the kill overlap. Milliseconds.
+/// An attempt that was answered so short a time before a kill may not have been noted as completed: the answer, the record
+/// of it and the kill overlap. Milliseconds.
 const IN_FLIGHT_MS: i64 = 3_000;
 /// What the killed process had written to its socket may be read by the receiver a little later. No successor can have
 /// started so soon: it must wait for the lease. Milliseconds.
@@ -139,9 +139,10 @@ impl Oracle {
     }
 
     fn in_flight_at_a_kill(&self, arrival: &Arrival) -> bool {
+        let ended_ms = arrival.answered_at_ms.unwrap_or(arrival.at_ms);
         self.kills_ms
             .iter()
-            .any(|kill_ms| (-ON_THE_WIRE_MS..=IN_FLIGHT_MS).contains(&(kill_ms - arrival.at_ms)))
+            .any(|kill_ms| (-ON_THE_WIRE_MS..=IN_FLIGHT_MS).contains(&(kill_ms - ended_ms)))
     }
 
     /// How long, after the kill at `kill_ms`, the slowest delivery acknowledged before it waited for its next attempt.
@@ -264,6 +265,7 @@ mod tests {
             headers: http::HeaderMap::new(),
             status: Some(status),
             at_ms,
+            answered_at_ms: Some(at_ms),
         }
     }
 

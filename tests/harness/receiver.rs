@@ -31,7 +31,11 @@ pub enum Reply {
 
 /// What a path does: the replies for the first, second … arrival of each delivery, then the last one for ever.
 #[derive(Clone, Debug)]
-pub struct Script(Vec<Reply>);
+pub struct Script {
+    replies: Vec<Reply>,
+    /// Instead, for every n-th request of all.
+    every: Option<(usize, Reply)>,
+}
 
 /// One request that arrived.
 #[derive(Clone, Debug)]
@@ -48,8 +52,10 @@ pub struct Arrival {
     pub body_sha256: String,
     /// All headers.
     pub headers: HeaderMap,
-    /// Status of the answer; none for a request that was left hanging.
+    /// Status of the answer; none when there was none, because the script hangs or the client went away before it.
     pub status: Option<u16>,
+    /// When it was answered, milliseconds since the Unix epoch.
+    pub answered_at_ms: Option<i64>,
     /// When its body had arrived, milliseconds since the Unix epoch.
     pub at_ms: i64,
 }
@@ -80,19 +86,38 @@ struct Log {
 impl Script {
     /// Always the same.
     pub fn always(reply: Reply) -> Self {
-        Self(vec![reply])
+        Self {
+            replies: vec![reply],
+            every: None,
+        }
+    }
+
+    /// `reply` for every `n`-th request, whichever it is.
+    #[must_use]
+    pub fn every(mut self, n: usize, reply: Reply) -> Self {
+        self.every = Some((n, reply));
+        self
     }
 
     /// `first` for the first `times` arrivals of each delivery, then 200.
     pub fn first(times: usize, first: Reply) -> Self {
         let mut replies = vec![first; times];
         replies.push(Reply::Status(200));
-        Self(replies)
+        Self {
+            replies,
+            every: None,
+        }
     }
 
-    fn reply(&self, earlier: usize) -> Reply {
-        let at = earlier.min(self.0.len().saturating_sub(1));
-        self.0.get(at).copied().unwrap_or(Reply::Status(200))
+    /// The reply to the delivery's arrival after `earlier` ones, when `all` requests were before it.
+    fn reply(&self, earlier: usize, all: usize) -> Reply {
+        if let Some((n, reply)) = self.every
+            && all.is_multiple_of(n)
+        {
+            return reply;
+        }
+        let at = earlier.min(self.replies.len().saturating_sub(1));
+        self.replies.get(at).copied().unwrap_or(Reply::Status(200))
     }
 }
 
@@ -204,13 +229,12 @@ async fn receive(State(shared): State<Arc<Shared>>, request: Request) -> Respons
     };
     let delivery_id = text("x-github-delivery");
     let script = lock(&shared.scripts).get(&path).cloned();
-    let reply = {
+    let (number, reply) = {
         let mut log = lock(&shared.log);
-        let count = log
-            .counts
-            .entry((path.clone(), delivery_id.clone()))
-            .or_default();
-        let reply = script.map_or(Reply::Status(200), |script| script.reply(*count));
+        let number = log.arrivals.len();
+        let key = (path.clone(), delivery_id.clone());
+        let count = log.counts.entry(key).or_default();
+        let reply = script.map_or(Reply::Status(200), |script| script.reply(*count, number));
         *count += 1;
         log.arrivals.push(Arrival {
             path,
@@ -218,31 +242,28 @@ async fn receive(State(shared): State<Arc<Shared>>, request: Request) -> Respons
             webhook_id: text("webhook-id"),
             attempt: text("webhook-attempt").parse().unwrap_or(0),
             body_sha256: sha256(&body),
-            status: reply.status(),
+            status: None,
             at_ms: now_ms(),
+            answered_at_ms: None,
             headers: head.headers,
         });
-        reply
+        (number, reply)
     };
-    match reply {
-        Reply::Status(status) => answer(code(status), None),
-        Reply::RetryAfter(status, seconds) => answer(code(status), Some(seconds)),
+    let (status, retry_after) = match reply {
+        Reply::Status(status) => (status, None),
+        Reply::RetryAfter(status, seconds) => (status, Some(seconds)),
         Reply::Slow(wait) => {
+            // The server drops this future when the client goes away: then it was not answered.
             sleep(wait).await;
-            answer(StatusCode::OK, None)
+            (200, None)
         }
         Reply::Hang => std::future::pending().await,
+    };
+    if let Some(arrival) = lock(&shared.log).arrivals.get_mut(number) {
+        arrival.status = Some(status);
+        arrival.answered_at_ms = Some(now_ms());
     }
-}
-
-impl Reply {
-    fn status(self) -> Option<u16> {
-        match self {
-            Self::Status(status) | Self::RetryAfter(status, _) => Some(status),
-            Self::Slow(_) => Some(200),
-            Self::Hang => None,
-        }
-    }
+    answer(code(status), retry_after)
 }
 
 fn code(status: u16) -> StatusCode {
