@@ -4,6 +4,7 @@ use crate::{
     fakes::{
         faults::Faults,
         send::status,
+        store::StoreEvent,
         world::{World, eventually},
     },
     run::running::{Running, check_watermarks, publish, sends, until_committed},
@@ -35,6 +36,24 @@ async fn a_rebalance_in_mid_load_repeats_nothing() {
     assert_eq!(sends.len(), 600);
     let twice: Vec<_> = sends.iter().filter(|(_, count)| **count > 1).collect();
     assert!(twice.is_empty(), "{twice:?}");
+}
+
+/// What ends while a revocation waits is committed with it, so the next owner does not even read it.
+#[tokio::test(start_paused = true)]
+async fn a_revocation_waits_for_attempts_that_end_soon() {
+    let world = World::new(1, Faults::default());
+    world.send.hold();
+    publish(&world, "a", 3).await;
+    let only = Running::start(&world);
+    eventually("attempts run", || world.send.running() == 3).await;
+    world.log.inner.revoke(0, false);
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    world.send.answer(3);
+    until_committed(&world).await;
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let refused = |event: &StoreEvent| matches!(event, StoreEvent::Refused(_));
+    assert!(!world.store.events().iter().any(refused));
+    assert!(only.stop().await.is_ok());
 }
 
 /// One dies with its attempts: the other one takes over when the leases are over, and loses nothing.
