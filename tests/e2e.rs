@@ -12,7 +12,7 @@ use harness::{
     sender::{Sender, Sent, Webhook},
     site::{GITHUB_SECRET, Limits, Site},
     stack::{OwnKafka, Stack, stack, turn},
-    until,
+    until, within,
 };
 use std::{collections::BTreeSet, time::Duration};
 
@@ -554,36 +554,36 @@ async fn assert_store_agrees(site: &Site, oracle: &Oracle) {
 
 /// Waits until `count` different deliveries were accepted at `path`.
 async fn arrived(receiver: &Receiver, path: &str, count: usize) {
-    goes_on(&format!("{count} deliveries at {path}"), count, || {
-        receiver.accepted(path)
-    })
-    .await;
+    let seen = goes_on(count, || receiver.accepted(path)).await;
+    assert!(
+        seen >= count,
+        "stands still at {seen} of {count} deliveries at {path}"
+    );
 }
 
 /// Waits until `count` requests have arrived.
 async fn arrival_count(receiver: &Receiver, count: usize) {
-    goes_on(&format!("{count} arrivals"), count, || receiver.count()).await;
+    let seen = goes_on(count, || receiver.count()).await;
+    assert!(seen >= count, "stands still at {seen} of {count} arrivals");
 }
 
-/// Waits until nothing that the oracle knows of is owed any more.
+/// Waits until nothing that the oracle knows of is owed any more, or nothing comes any more; then it is to be judged.
 async fn nothing_is_owed(oracle: &mut Oracle, receiver: &Receiver) {
     let owed = oracle.judge().obligations;
-    goes_on("everything acknowledged has arrived", owed, || {
+    goes_on(owed, || {
         oracle.arrivals = receiver.arrivals();
         owed - oracle.judge().lost.len()
     })
     .await;
 }
 
-/// Waits until `look` gives `count`; fails when it stands still, however long all of it takes.
-async fn goes_on(what: &str, count: usize, mut look: impl FnMut() -> usize) {
-    let mut seen = 0;
+/// Waits until `look` gives `count` or stands still, however long all of it takes; gives what it came to.
+async fn goes_on(count: usize, mut look: impl FnMut() -> usize) -> usize {
+    let mut seen = look();
     while seen < count {
-        let before = seen;
-        let what = format!("more than {before} of: {what}");
-        seen = until(STANDSTILL, &what, async || {
-            Some(look()).filter(|now| *now > before)
-        })
-        .await;
+        let more = within(STANDSTILL, async || Some(look()).filter(|now| *now > seen)).await;
+        let Some(now) = more else { break };
+        seen = now;
     }
+    seen
 }

@@ -29,17 +29,19 @@ use tokio::time::{Instant, sleep};
 const POLL: Duration = Duration::from_millis(100);
 
 /// Looks again and again until `look` gives something; panics with `what` after `deadline`.
-pub async fn until<T>(
-    deadline: Duration,
-    what: &str,
-    mut look: impl AsyncFnMut() -> Option<T>,
-) -> T {
+pub async fn until<T>(deadline: Duration, what: &str, look: impl AsyncFnMut() -> Option<T>) -> T {
+    let found = within(deadline, look).await;
+    found.unwrap_or_else(|| panic!("not within {deadline:?}: {what}"))
+}
+
+/// Looks again and again until `look` gives something; none after `deadline`.
+pub async fn within<T>(deadline: Duration, mut look: impl AsyncFnMut() -> Option<T>) -> Option<T> {
     let end = Instant::now() + deadline;
     loop {
-        if let Some(found) = look().await {
+        let found = look().await;
+        if found.is_some() || Instant::now() >= end {
             return found;
         }
-        assert!(Instant::now() < end, "not within {deadline:?}: {what}");
         sleep(POLL).await;
     }
 }
