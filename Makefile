@@ -17,14 +17,14 @@ help: ## List the targets
 .PHONY: demo
 demo: ## Build what the embedded set-up needs and watch it work (no Kafka, no Cassandra)
 	@tests/setup build
-	@cargo build --locked --release -p cli --no-default-features
-	@$(TARGET)/release/fencepost demo $(ARGS)
+	@cargo build --locked --profile demo -p cli --no-default-features
+	@$(TARGET)/demo/fencepost demo $(ARGS)
 
 .PHONY: run
 run: ## Run one process with an example config: make run CONFIG=my.toml
 	@tests/setup build
-	@cargo build --locked --release -p cli --no-default-features
-	@exec $(TARGET)/release/fencepost standalone --config $(CONFIG)
+	@cargo build --locked --profile demo -p cli --no-default-features
+	@exec $(TARGET)/demo/fencepost standalone --config $(CONFIG)
 
 .PHONY: setup
 setup: ## Install what building and testing need (apt when root, else say what is missing)
