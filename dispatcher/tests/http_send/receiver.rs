@@ -25,6 +25,9 @@ use tokio::{
 };
 use uuid::Uuid;
 
+/// Far above every deadline in these tests.
+const PATIENCE: Duration = Duration::from_secs(30);
+
 /// What follows a request.
 #[derive(Clone, Debug)]
 pub(crate) enum Answer {
@@ -238,5 +241,6 @@ pub(crate) async fn send(sender: &HttpSend, webhook: &Webhook) -> Outcome {
         attempt: 3,
         token: Uuid::from_u128(1),
     };
-    sender.send(attempt).await
+    let outcome = tokio::time::timeout(PATIENCE, sender.send(attempt)).await;
+    outcome.expect("an outcome soon after the deadline")
 }
