@@ -208,6 +208,11 @@ impl DispatcherConfig {
             "must be at most `lease`: a waiting record holds its partition's watermark",
         );
         require(
+            self.held_bytes_max < self.in_flight_bytes_max,
+            "held_bytes_max",
+            "must be below `in_flight_bytes_max`, which counts held bodies too",
+        );
+        require(
             !self.produce_timeout.is_zero(),
             "produce_timeout",
             "must be above 0s",

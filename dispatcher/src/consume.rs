@@ -69,6 +69,8 @@ struct Loop<L: EventLog, S, H> {
     fan_out_max: usize,
     /// Lag by topic and partition, as told last.
     lags: BTreeMap<(Topic, u32), i64>,
+    /// After an error of the log, nothing is asked of it until then.
+    log_paused_until: Instant,
     status: Status,
 }
 
@@ -99,6 +101,7 @@ pub async fn run<L: EventLog, S: Store, H: Send>(
         in_flight_bytes: 0,
         record_bytes: RECORD_BYTES_ASSUMED,
         lags: BTreeMap::new(),
+        log_paused_until: Instant::now(),
         status,
     };
     let result = this.take(&shutdown).await;
@@ -118,12 +121,13 @@ impl<L: EventLog, S: Store, H: Send> Loop<L, S, H> {
             tokio::select! {
                 () = shutdown.cancelled() => return Ok(()),
                 Some(ended) = self.jobs.join_next_with_id() => self.end_all(ended)?,
-                events = self.consumer.next(room) => match events {
+                events = self.consumer.next(room), if Instant::now() >= self.log_paused_until => match events {
                     Ok(events) => self.handle_all(events),
                     Err(LogError::Unavailable(cause)) => {
                         tracing::warn!(cause, "log unavailable");
                         self.path.metrics.infrastructure_error("log");
-                        tokio::time::sleep(LOG_PAUSE).await;
+                        // Not a sleep: attempts end and revocations are answered in the meantime.
+                        self.log_paused_until = Instant::now() + LOG_PAUSE;
                     }
                     Err(fatal @ LogError::Fatal(_)) => return Err(fatal.into()),
                 },
