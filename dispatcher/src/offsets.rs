@@ -143,7 +143,13 @@ mod tests {
                     if *left == 0 { model.remove(&offset); }
                 }
                 let first_open = model.keys().next().copied();
-                prop_assert_eq!(offsets.watermark(), Some(first_open.unwrap_or(next + 1)));
+                let expected = first_open.unwrap_or(next + 1);
+                prop_assert_eq!(offsets.watermark(), Some(expected));
+                // What is committed is what was seen to be safe, once.
+                if let Some(moved) = offsets.take_moved() {
+                    prop_assert_eq!(moved, expected);
+                }
+                prop_assert_eq!(offsets.take_moved(), None);
             }
             for (offset, open) in model {
                 for _ in 0..open { offsets.finish_one(offset); }
