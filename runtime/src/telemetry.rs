@@ -13,8 +13,13 @@ use opentelemetry_sdk::{
 };
 use prometheus::{Registry, TextEncoder};
 use std::{io::IsTerminal, time::Duration};
+use tracing::span::Record;
 use tracing_subscriber::{
-    EnvFilter, Layer, Registry as Spans, filter::filter_fn, fmt, layer::SubscriberExt,
+    EnvFilter, Layer, Registry as Spans,
+    field::RecordFields,
+    filter::filter_fn,
+    fmt::{self, FormatFields, FormattedFields, format::Writer},
+    layer::SubscriberExt,
     util::SubscriberInitExt,
 };
 
@@ -303,6 +308,7 @@ fn start_log(
             .flatten_event(true)
             .with_current_span(false)
             .with_span_list(false)
+            .fmt_fields(NoFields)
             .boxed()
     } else {
         lines.with_ansi(terminal).boxed()
@@ -320,6 +326,24 @@ fn start_log(
         .with(spans)
         .try_init()
         .map_err(|error| TelemetryError(error.to_string()))
+}
+
+/// JSON lines carry what their event says and nothing of its spans, so spans are not put into words. What is recorded
+/// into a span later would else be parsed and written again each time.
+struct NoFields;
+
+impl<'writer> FormatFields<'writer> for NoFields {
+    fn format_fields<R: RecordFields>(&self, _: Writer<'writer>, _: R) -> std::fmt::Result {
+        Ok(())
+    }
+
+    fn add_fields(
+        &self,
+        _: &'writer mut FormattedFields<Self>,
+        _: &Record<'_>,
+    ) -> std::fmt::Result {
+        Ok(())
+    }
 }
 
 #[cfg(test)]

@@ -19,6 +19,9 @@ use tokio::{
     time,
 };
 
+/// Records asked of the reader at least: a dispatcher that works at its limit has room for one at a time, and each ask costs
+/// a query and two thread switches. Those that do not fit wait in memory, and they are due.
+const READ_AHEAD: usize = 64;
 /// Longest sleep before the clock is looked at again: it may have been set.
 const SLEEP_MAX: Duration = Duration::from_secs(1);
 
@@ -130,7 +133,7 @@ impl EmbeddedConsumer {
         self.inner.request(Request {
             asks,
             main,
-            room,
+            room: room.max(READ_AHEAD),
             turn,
             epoch,
             answer: sender,
