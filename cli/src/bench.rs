@@ -56,7 +56,7 @@ pub(crate) struct MeasureArgs {
     #[command(flatten)]
     cluster: ClusterArgs,
     /// Webhooks of a slice; each figure is the median of three slices
-    #[arg(long, default_value_t = 3_000, value_parser = clap::value_parser!(u32).range(100..=100_000))]
+    #[arg(long, default_value_t = 6_000, value_parser = clap::value_parser!(u32).range(100..=100_000))]
     pub webhooks: u32,
     /// Size of a body
     #[arg(long, default_value_t = 8_192)]

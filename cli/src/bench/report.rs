@@ -88,6 +88,21 @@ impl Compared {
         ratio(self.product.median(), self.limit().1)
     }
 
+    /// What the limits allow when the same processors do all of their work, as the product has to: no bar hangs on it, but
+    /// it says how much of the distance to the lowest limit is our own.
+    fn in_a_row(&self) -> f64 {
+        let seconds: f64 = self
+            .limits
+            .iter()
+            .map(|limit| ratio(1.0, limit.median()))
+            .sum();
+        ratio(1.0, seconds)
+    }
+
+    fn in_a_row_ratio(&self) -> f64 {
+        ratio(self.product.median(), self.in_a_row())
+    }
+
     fn below_the_bar(&self) -> bool {
         self.ratio() < self.bar
     }
@@ -104,9 +119,14 @@ impl Compared {
         } else {
             String::new()
         };
-        text + &row(
+        let (in_a_row, in_a_row_ratio) = (self.in_a_row(), self.in_a_row_ratio());
+        text += &row(
             &self.product,
             &format!("{limit:>9.0} ({name})  {ratio:.2}{verdict}"),
+        );
+        text + &format!(
+            "  {:<26}{:>11}  {:<15}{in_a_row:>9.0} (both in a row)  {in_a_row_ratio:.2}\n",
+            "", "", ""
         )
     }
 
@@ -116,6 +136,8 @@ impl Compared {
             "product": self.product.json(),
             "limits": limits,
             "ratio": self.ratio(),
+            "in_a_row_per_second": self.in_a_row(),
+            "in_a_row_ratio": self.in_a_row_ratio(),
             "bar": self.bar,
             "below_the_bar": self.below_the_bar(),
         })
@@ -279,6 +301,13 @@ mod tests {
              dispatcher_per_s=590 dispatcher_limit_per_s=1000 dispatcher_ratio=0.59 \
              p50_ms=2.0 p99_ms=30.0 resident_mib=6\n"
         );
+    }
+
+    #[test]
+    fn limits_in_a_row_are_slower_than_each() {
+        let delivering = report().delivering;
+        assert!((delivering.in_a_row() - 500.25).abs() < 0.01);
+        assert!((delivering.in_a_row_ratio() - 1.179).abs() < 0.001);
     }
 
     #[test]

@@ -249,7 +249,7 @@ mod tests {
         );
         let stranger = Arrival {
             webhook_id: "github_nobody".to_owned(),
-            ..good.clone()
+            ..good
         };
         assert_eq!(judge(&[good, stranger]), (0, 1));
     }
