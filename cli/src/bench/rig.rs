@@ -224,7 +224,9 @@ mod tests {
                 contact_points: vec!["127.0.0.1:9".to_owned()],
             },
         ];
-        for setup in setups {
+        // A binary without Kafka and CQL calls the second one a mistake.
+        let both = cfg!(all(feature = "kafka", feature = "cql"));
+        for setup in setups.into_iter().take(if both { 2 } else { 1 }) {
             let dir = tempfile::tempdir().unwrap();
             fs::write(dir.path().join("github-secret"), SECRET).unwrap();
             let address: SocketAddr = "127.0.0.1:1".parse().unwrap();

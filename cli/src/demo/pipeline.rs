@@ -208,9 +208,9 @@ mod tests {
     fn the_config_has_no_mistakes() {
         let dir = tempfile::tempdir().unwrap();
         fs::write(dir.path().join("github-secret"), SECRET).unwrap();
-        let address: SocketAddr = "127.0.0.1:1".parse().unwrap();
+        let at = |port| SocketAddr::from(([127, 0, 0, 1], port));
         let file = dir.path().join("fencepost.toml");
-        fs::write(&file, config(dir.path(), address, address, address)).unwrap();
+        fs::write(&file, config(dir.path(), at(1), at(2), at(3))).unwrap();
         let loaded = crate::config::load(Some(&file)).unwrap();
         let findings = crate::check::all(&loaded, 0);
         assert!(findings.problems.is_empty(), "{:?}", findings.problems);
