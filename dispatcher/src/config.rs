@@ -7,6 +7,9 @@ use serde::Deserialize;
 use std::{collections::BTreeMap, time::Duration};
 use url::Url;
 
+/// Nothing in here makes sense beyond it, and no clock overflows below it.
+const DURATION_MAX: Duration = Duration::from_secs(365 * 24 * 3_600);
+
 /// `[dispatcher]`: how one dispatcher process works.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -186,13 +189,23 @@ impl DispatcherConfig {
                 problems.push(Problem::new(format!("{key}.{name}"), message));
             }
         };
+        for (name, value) in [
+            ("lease", self.lease),
+            ("skew_margin", self.skew_margin),
+            ("room_wait", self.room_wait),
+            ("retry_after_max", self.retry_after_max),
+            ("produce_timeout", self.produce_timeout),
+            ("shutdown_grace", self.shutdown_grace),
+        ] {
+            require(value <= DURATION_MAX, name, "must be at most 365 days");
+        }
         require(
             self.lease >= Duration::from_secs(1),
             "lease",
             "must be at least 1s",
         );
         require(
-            self.skew_margin * 4 <= self.lease,
+            self.skew_margin.saturating_mul(4) <= self.lease,
             "skew_margin",
             "must be at most a quarter of `lease`",
         );
@@ -233,6 +246,11 @@ impl DestinationConfig {
             }
         };
         require(!self.timeout.is_zero(), "timeout", "must be above 0s");
+        require(
+            self.timeout <= DURATION_MAX,
+            "timeout",
+            "must be at most 365 days",
+        );
         require(self.concurrency > 0, "concurrency", "must be above 0");
         for status in &self.retry_statuses {
             let good = (300..500).contains(status);
@@ -319,6 +337,13 @@ impl RetryConfig {
             "factor",
             "must be a number of at least 1",
         );
+        for (name, value) in [
+            ("base", self.base),
+            ("cap", self.cap),
+            ("max_age", self.max_age),
+        ] {
+            require(value <= DURATION_MAX, name, "must be at most 365 days");
+        }
         require(self.cap >= self.base, "cap", "must be at least `base`");
         require(
             (0.0..=1.0).contains(&self.jitter),

@@ -13,7 +13,7 @@ use std::{
     collections::{BTreeMap, HashMap},
     sync::{
         Arc,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicI64, AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -33,6 +33,9 @@ const TICK: Duration = Duration::from_millis(100);
 const FIGURES_TICKS: u32 = 10;
 /// How long attempts that run may hold up a rebalance.
 const REVOKE_PATIENCE: Duration = Duration::from_secs(2);
+/// Records of one topic and partition from the first unfinished one on. What is finished behind it is read again after a
+/// crash, and remembered until then.
+const WINDOW_MAX: usize = 100_000;
 /// Pause after the log did not answer.
 const LOG_PAUSE: Duration = Duration::from_secs(1);
 /// For the log to commit and leave the group.
@@ -54,6 +57,7 @@ pub enum RunError {
 pub struct Status {
     partitions_owned: Arc<AtomicUsize>,
     in_flight: Arc<AtomicUsize>,
+    last_tick_ms: Arc<AtomicI64>,
 }
 
 struct Loop<L: EventLog, S, H> {
@@ -69,6 +73,8 @@ struct Loop<L: EventLog, S, H> {
     fan_out_max: usize,
     /// Lag by topic and partition, as told last.
     lags: BTreeMap<(Topic, u32), i64>,
+    /// A partition has too many records behind one that does not end; nothing more is read until it does.
+    window_full: bool,
     /// After an error of the log, nothing is asked of it until then.
     log_paused_until: Instant,
     status: Status,
@@ -101,6 +107,7 @@ pub async fn run<L: EventLog, S: Store, H: Send>(
         in_flight_bytes: 0,
         record_bytes: RECORD_BYTES_ASSUMED,
         lags: BTreeMap::new(),
+        window_full: false,
         log_paused_until: Instant::now(),
         status,
     };
@@ -134,6 +141,8 @@ impl<L: EventLog, S: Store, H: Send> Loop<L, S, H> {
                 now = tick.tick() => {
                     self.partitions.release(now);
                     self.commit();
+                    self.window_full = self.partitions.window_max() >= WINDOW_MAX;
+                    self.status.tick(self.path.clock.now_ms());
                     ticks = ticks.wrapping_add(1);
                     if ticks.is_multiple_of(FIGURES_TICKS) {
                         self.figures();
@@ -143,21 +152,33 @@ impl<L: EventLog, S: Store, H: Send> Loop<L, S, H> {
         }
     }
 
-    /// Ends in order: no new work, waiting ends, attempts get their grace, commit, give up ownership.
+    /// Ends in order: no new work, waiting ends, attempts get their grace, commit, give up ownership. Rebalances go on
+    /// meanwhile; the rest of the group must not wait for us.
     async fn wind_up(mut self) {
         let grace_until = Instant::now() + self.path.config.shutdown_grace;
         self.partitions.cancel_all();
-        while let Ok(Some(ended)) =
-            tokio::time::timeout_at(grace_until, self.jobs.join_next_with_id()).await
-        {
-            // A panic here changes nothing: the record stays unfinished.
-            drop(self.end(ended));
+        let mut tick = tokio::time::interval(TICK);
+        let mut reading = true;
+        while !self.jobs.is_empty() && Instant::now() < grace_until {
+            tokio::select! {
+                // A panic here changes nothing: the record stays unfinished.
+                Some(ended) = self.jobs.join_next_with_id() => drop(self.end(ended)),
+                events = self.consumer.next(0), if reading => match events {
+                    Ok(events) => {
+                        self.handle_all(events);
+                        self.partitions.cancel_all();
+                    }
+                    Err(_) => reading = false,
+                },
+                now = tick.tick() => {
+                    self.partitions.release(now);
+                    self.commit();
+                }
+            }
         }
         if !self.jobs.is_empty() {
-            tracing::warn!(
-                attempts = self.jobs.len(),
-                "grace is over, attempts are given up"
-            );
+            let attempts = self.jobs.len();
+            tracing::warn!(attempts, "grace is over, attempts are given up");
             self.jobs.abort_all();
         }
         self.consumer
@@ -166,6 +187,9 @@ impl<L: EventLog, S: Store, H: Send> Loop<L, S, H> {
     }
 
     fn room(&self) -> usize {
+        if self.window_full {
+            return 0;
+        }
         let bytes_max = self.path.config.in_flight_bytes_max;
         let bytes_left = bytes_max.saturating_sub(self.in_flight_bytes);
         // Deliveries that only wait for their last seconds have a budget of their own.
@@ -371,5 +395,14 @@ impl Status {
     /// Deliveries in work, as of about a second ago.
     pub fn in_flight(&self) -> usize {
         self.in_flight.load(Ordering::Relaxed)
+    }
+
+    /// When the loop went round last, milliseconds since the Unix epoch; 0 before the first time.
+    pub fn last_tick_ms(&self) -> i64 {
+        self.last_tick_ms.load(Ordering::Relaxed)
+    }
+
+    fn tick(&self, now_ms: i64) {
+        self.last_tick_ms.store(now_ms, Ordering::Relaxed);
     }
 }

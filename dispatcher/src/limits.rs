@@ -69,6 +69,15 @@ impl Rooms {
 #[must_use]
 pub struct Entered(#[expect(dead_code, reason = "held for its drop")] Option<OwnedSemaphorePermit>);
 
+// === impl Entered ===
+
+impl Entered {
+    /// For what is not sent.
+    pub fn none() -> Self {
+        Self(None)
+    }
+}
+
 // === impl HeldBudget ===
 
 impl HeldBudget {

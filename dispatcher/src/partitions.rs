@@ -155,6 +155,12 @@ impl Partitions {
             .collect()
     }
 
+    /// The most records that any topic and partition has from its first unfinished one on.
+    pub fn window_max(&self) -> usize {
+        let windows = self.owned.values().flat_map(|owned| owned.offsets.values());
+        windows.map(Offsets::len).max().unwrap_or(0)
+    }
+
     /// Partitions owned.
     pub fn count(&self) -> usize {
         self.owned.len()

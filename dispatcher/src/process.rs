@@ -15,6 +15,7 @@ use crate::{
 };
 use dedup_store::{Claim, ClaimAsk, Held, Reopen, Store, StoreError};
 use event_log::{EventLog, Headers, ProduceError, Received};
+use lease::Lease;
 use runtime::Clock;
 use schemas::{AttemptSummary, Codec, Delivery, OutcomeKind, Reason, Topic, TopicNames};
 use std::{collections::BTreeMap, ops::Deref, time::Duration};
@@ -160,14 +161,15 @@ pub async fn process<L: EventLog, S: Store, H: Send>(
             Claim::Superseded => return Ok(Finished::Superseded),
             Claim::Ended { .. } => return Ok(Finished::Duplicate),
         };
-        let finished = lease::while_held(path, &claimed.held, async {
+        let lease = Lease::new(&claimed.held);
+        let finished = lease::while_held(path, &lease, async {
             // 2
-            let Some(attempted) = attempt(path, job, &claimed).await? else {
+            let Some(attempted) = attempt(path, job, &claimed, &lease).await? else {
                 return Ok(None);
             };
             drop(room);
             // 3 and 4
-            settle::settle(path, job, &claimed.held, &attempted).await
+            settle::settle(path, job, &lease, &claimed.held, &attempted).await
         })
         .await;
         match finished {
@@ -253,7 +255,14 @@ fn won<L, S, H>(path: &Path<L, S, H>, job: &mut Job, held: Held) -> Claimed {
         job.delivery.history.clear();
         job.delivery.generation = held.row.generation;
     }
-    if let Some(token) = held.interrupted {
+    let known = |token| {
+        job.delivery
+            .history
+            .iter()
+            .any(|summary| summary.token == token)
+    };
+    // Not when the attempt's real outcome came with the record: its dispatcher died between the hop and the transition.
+    if let Some(token) = held.interrupted.filter(|token| !known(*token)) {
         job.delivery.push_history(AttemptSummary {
             attempt: held.row.attempts.saturating_sub(1),
             token,
@@ -280,6 +289,7 @@ async fn attempt<L: EventLog, S: Store, H: Send>(
     path: &Path<L, S, H>,
     job: &mut Job,
     claimed: &Claimed,
+    lease: &Lease<'_>,
 ) -> Result<Option<Attempted>, Infra> {
     let held = &claimed.held;
     if let Some(reason) = claimed.give_up {
@@ -289,7 +299,7 @@ async fn attempt<L: EventLog, S: Store, H: Send>(
             detail,
         }));
     }
-    if !lease::enough_left(path, job, held).await? {
+    if !lease.enough_left(path, job).await? {
         return Ok(None);
     }
     let started_at_ms = path.clock.now_ms();
@@ -392,7 +402,13 @@ pub async fn undecodable<L: EventLog, S: Store, H: Send>(
     let now_ms = path.clock.now_ms();
     let letter = publish::undecodable(&path.codec, &path.names, record, cause, now_ms)
         .map_err(|error| Infra::Encode(error.to_string()))?;
-    wait::insist_owned(path, owned, || wait::produce(path, letter.clone())).await?;
+    let place = Place::of(record);
+    let whole = wait::Whole {
+        owned: Some(owned),
+        job: None,
+        place,
+    };
+    wait::insist_on(path, whole, || wait::produce(path, letter.clone())).await?;
     path.metrics.dead_letter("", Reason::Undecodable);
     Ok(Finished::DeadLettered(Reason::Undecodable))
 }

@@ -36,10 +36,8 @@ pub fn hop(
     trace: &Headers,
     now_ms: i64,
 ) -> Result<Record, EncodeError> {
-    let remaining_ms = delivery.due_at_ms.saturating_sub(now_ms);
-    let tier = DelayTier::for_remaining(remaining_ms).unwrap_or(DelayTier::SMALLEST);
     Ok(Record {
-        topic: Topic::Delay(tier),
+        topic: tier(delivery.due_at_ms, now_ms),
         key: Bytes::copy_from_slice(delivery.webhook.delivery_id.as_bytes()),
         value: codec.encode_delivery(delivery)?,
         headers: headers(
@@ -49,6 +47,12 @@ pub fn hop(
             trace,
         ),
     })
+}
+
+/// The topic of the largest tier that does not overshoot, or the smallest one.
+pub fn tier(due_at_ms: i64, now_ms: i64) -> Topic {
+    let remaining_ms = due_at_ms.saturating_sub(now_ms);
+    Topic::Delay(DelayTier::for_remaining(remaining_ms).unwrap_or(DelayTier::SMALLEST))
 }
 
 /// The dead letter of a delivery.

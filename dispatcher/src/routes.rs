@@ -1,6 +1,7 @@
 //! Routes: source + event filter → destinations.
 
 use crate::config::RouteConfig;
+use schemas::event_matches;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The destinations of a webhook, each once, in the order of the config.
@@ -9,7 +10,9 @@ pub fn destinations<'a>(routes: &'a [RouteConfig], source: &str, event_type: &st
     for route in routes.iter().filter(|route| route.source == source) {
         let wanted = match &route.events {
             None => true,
-            Some(patterns) => patterns.iter().any(|pattern| matches(pattern, event_type)),
+            Some(patterns) => patterns
+                .iter()
+                .any(|pattern| event_matches(pattern, event_type)),
         };
         if wanted {
             for to in &route.to {
@@ -32,34 +35,9 @@ pub fn fan_out_max(routes: &[RouteConfig]) -> usize {
     of_source.values().map(BTreeSet::len).fold(1, usize::max)
 }
 
-/// `*` matches everything; `name` and `name.*` match `name` and everything below it. The same rule as a source's
-/// allow-list has, so that an event that is let in by a pattern is routed by it too.
-pub fn matches(pattern: &str, event_type: &str) -> bool {
-    if pattern == "*" {
-        return true;
-    }
-    let name = pattern.strip_suffix(".*").unwrap_or(pattern);
-    match event_type.strip_prefix(name) {
-        Some(rest) => rest.is_empty() || rest.starts_with('.'),
-        None => false,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn patterns() {
-        assert!(matches("push", "push"));
-        assert!(matches("pull_request", "pull_request.opened"));
-        assert!(!matches("push", "pushed"));
-        assert!(matches("pull_request.*", "pull_request"));
-        assert!(matches("pull_request.*", "pull_request.opened"));
-        assert!(!matches("pull_request.*", "pull_request_review.submitted"));
-        assert!(matches("*", ""));
-        assert!(!matches("push", ""));
-    }
 
     #[test]
     fn each_destination_once() {

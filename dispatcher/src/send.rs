@@ -1,5 +1,6 @@
 //! The port to the receivers: one attempt out, one outcome back.
 
+mod headers;
 pub mod http;
 pub mod resolve;
 pub mod sign;

@@ -1,8 +1,14 @@
 //! Every wait on the path: until due, for room, for somebody else's claim, for infrastructure to come back. All of them
 //! end when the partition is owned no more.
 
-use super::{Finished, Infra, Job, Path};
-use crate::{limits::Entered, publish, send::Send};
+use super::{Finished, Infra, Job, Path, Place};
+use crate::{
+    config::DestinationConfig,
+    decide::{self, Standing},
+    limits::Entered,
+    publish,
+    send::Send,
+};
 use dedup_store::Store;
 use event_log::{Appended, EventLog, ProduceError, Record};
 use schemas::{DelayTier, Topic};
@@ -17,44 +23,66 @@ const IN_TRANSITION_PAUSE_MS: u64 = 250;
 const INSIST_PAUSE_MIN: Duration = Duration::from_millis(100);
 const INSIST_PAUSE_MAX: Duration = Duration::from_secs(5);
 
+/// What an insisted call belongs to.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Whole<'a> {
+    /// Ends the insisting; none: nothing but success does.
+    pub(super) owned: Option<&'a CancellationToken>,
+    /// For the log line.
+    pub(super) job: Option<&'a Job>,
+    pub(super) place: Place,
+}
+
 /// How often a busy claim was looked at.
 #[derive(Debug, Default)]
 pub(super) struct Parked {
     looks: usize,
 }
 
-/// Waits until the delivery is due. What is too long for memory goes into a further tier: `Some(Hopped)`. Never early.
+/// Waits until the delivery is due. What is too long for memory goes into a further tier: `Some(Hopped)`. Never early,
+/// and looked at again after each pause, since clocks can be set back.
 pub(super) async fn until_due<L: EventLog, S: Store, H: Send>(
     path: &Path<L, S, H>,
     job: &mut Job,
 ) -> Result<Option<Finished>, Infra> {
-    let remaining_ms = |job: &Job| job.delivery.due_at_ms.saturating_sub(path.clock.now_ms());
-    if job.place.topic == Topic::Webhooks || remaining_ms(job) <= 0 {
-        return Ok(None);
+    let mut memory = None;
+    loop {
+        let remaining_ms = job.delivery.due_at_ms.saturating_sub(path.clock.now_ms());
+        if job.place.topic == Topic::Webhooks || remaining_ms <= 0 {
+            return Ok(None);
+        }
+        if memory.is_none() {
+            memory = path.held.take(job.delivery.webhook.body.len());
+        }
+        if memory.is_none() || DelayTier::for_remaining(remaining_ms).is_some() {
+            publish_hop(path, job).await?;
+            return Ok(Some(Finished::Hopped));
+        }
+        pause(job, Duration::from_millis(remaining_ms.unsigned_abs())).await?;
     }
-    let hold = match DelayTier::for_remaining(remaining_ms(job)) {
-        Some(_) => None,
-        None => path.held.take(job.delivery.webhook.body.len()),
-    };
-    let Some(_memory) = hold else {
-        publish_hop(path, job).await?;
-        return Ok(Some(Finished::Hopped));
-    };
-    while let Ok(left_ms @ 1..) = u64::try_from(remaining_ms(job)) {
-        pause(job, Duration::from_millis(left_ms)).await?;
-    }
-    Ok(None)
 }
 
-/// Waits a bounded time for room at the destination.
+/// Waits a bounded time for room at the destination. A delivery that will be given up for its age or its attempts needs
+/// none: it must not go round for want of it.
 pub(super) async fn room<L: EventLog, S: Store, H: Send>(
     path: &Path<L, S, H>,
     job: &Job,
 ) -> Result<Option<Entered>, Infra> {
+    let destination = path.destinations.get(&job.delivery.destination);
+    let standing = Standing {
+        attempt: job.delivery.attempt,
+        received_at_ms: job.delivery.webhook.received_at_ms,
+    };
+    let over = |found: &DestinationConfig| {
+        decide::before_attempt(standing, &found.retry, path.clock.now_ms()).is_some()
+    };
+    if destination.is_some_and(over) {
+        return Ok(Some(Entered::none()));
+    }
     tokio::select! {
         biased;
-        room = path.rooms.enter(&job.delivery.destination, path.config.room_wait) => Ok(room),
         () = job.owned.cancelled() => Err(Infra::Abandoned),
+        room = path.rooms.enter(&job.delivery.destination, path.config.room_wait) => Ok(room),
     }
 }
 
@@ -79,8 +107,7 @@ pub(super) async fn pause(job: &Job, pause: Duration) -> Result<(), Infra> {
     }
 }
 
-/// Calls a port until it answers. What was to be written is kept and written again; ownership that ends is the only way
-/// out.
+/// Calls a port until it answers, or ownership ends.
 pub(super) async fn insist<L, S, H, T, E, F>(
     path: &Path<L, S, H>,
     job: &Job,
@@ -90,13 +117,37 @@ where
     F: Future<Output = Result<T, E>>,
     E: Into<Infra>,
 {
-    insist_owned(path, &job.owned, call).await
+    let whole = Whole {
+        owned: Some(&job.owned),
+        job: Some(job),
+        place: job.place,
+    };
+    insist_on(path, whole, call).await
 }
 
-/// As [`insist`], for a record without a job.
-pub(super) async fn insist_owned<L, S, H, T, E, F>(
+/// Calls a port until it answers, whoever owns the partition: an outcome is known, so it is written again and never sent
+/// again. A lost lease, or the end of the grace at shutdown, bounds it.
+pub(super) async fn insist_known<L, S, H, T, E, F>(
     path: &Path<L, S, H>,
-    owned: &CancellationToken,
+    job: &Job,
+    call: impl Fn() -> F,
+) -> Result<T, Infra>
+where
+    F: Future<Output = Result<T, E>>,
+    E: Into<Infra>,
+{
+    let whole = Whole {
+        owned: None,
+        job: Some(job),
+        place: job.place,
+    };
+    insist_on(path, whole, call).await
+}
+
+/// As [`insist`], for any record. What can not succeed, a record that is too large, is an error at once.
+pub(super) async fn insist_on<L, S, H, T, E, F>(
+    path: &Path<L, S, H>,
+    whole: Whole<'_>,
     call: impl Fn() -> F,
 ) -> Result<T, Infra>
 where
@@ -109,15 +160,30 @@ where
             Ok(answer) => return Ok(answer),
             Err(error) => error.into(),
         };
+        if matches!(error, Infra::Log(ProduceError::TooLarge { .. })) {
+            return Err(error);
+        }
         path.metrics.infrastructure_error(match &error {
             Infra::Store(_) => "store",
             Infra::Log(_) | Infra::Encode(_) | Infra::Abandoned => "log",
         });
-        tracing::warn!(%error, "call failed, trying again");
-        tokio::select! {
-            biased;
-            () = owned.cancelled() => return Err(Infra::Abandoned),
-            () = tokio::time::sleep(pause.mul_f64(rand::random_range(0.75..1.25))) => {}
+        let delivery = whole.job.map(|job| job.delivery.key().to_string());
+        tracing::warn!(
+            %error,
+            delivery,
+            topic = whole.place.topic.suffix(),
+            partition = whole.place.partition,
+            offset = whole.place.offset,
+            "call failed, trying again"
+        );
+        let pause_now = tokio::time::sleep(pause.mul_f64(rand::random_range(0.75..1.25)));
+        match whole.owned {
+            None => pause_now.await,
+            Some(owned) => tokio::select! {
+                biased;
+                () = owned.cancelled() => return Err(Infra::Abandoned),
+                () = pause_now => {}
+            },
         }
         pause = (pause * 2).min(INSIST_PAUSE_MAX);
     }

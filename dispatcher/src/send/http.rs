@@ -1,7 +1,7 @@
 //! The real [`Send`]: one hardened client a destination.
 
 use super::{
-    Attempt, Send,
+    Attempt, Send, headers,
     resolve::{Blocked, PublicResolver, allowed},
     sign,
 };
@@ -9,10 +9,10 @@ use crate::{
     config::{DestinationConfig, SigningScheme},
     outcome::{Outcome, of_status, without_answer},
 };
-use http::{HeaderMap, HeaderName, HeaderValue, header};
+use http::{HeaderValue, header};
 use reqwest::{Client, redirect, retry};
 use runtime::{Clock, Problem, Secret};
-use schemas::{OutcomeKind, Webhook, header as names};
+use schemas::{OutcomeKind, Webhook};
 use std::{collections::BTreeMap, error::Error, path::Path, sync::Arc, time::Duration};
 use tokio::time::Instant;
 use url::Host;
@@ -20,7 +20,6 @@ use url::Host;
 /// Below the 5 s after which Node's server closes idle connections, so that we rarely send into a closing one
 /// (hyperium/hyper#2136).
 const POOL_IDLE_TIMEOUT: Duration = Duration::from_secs(4);
-const USER_AGENT: &str = concat!("fencepost/", env!("CARGO_PKG_VERSION"));
 
 /// Sends over HTTP.
 #[derive(Clone, Debug)]
@@ -135,7 +134,18 @@ impl Endpoint {
             return without_answer(OutcomeKind::Blocked, &blocked.to_string());
         }
         let deadline = Instant::now() + self.config.timeout;
-        let headers = self.headers(attempt, clock.now_ms());
+        let now_ms = clock.now_ms();
+        let id = sign::webhook_id(&attempt.webhook.source, &attempt.webhook.delivery_id);
+        let signature = self.signature(&id, now_ms.div_euclid(1_000), attempt.webhook);
+        if signature.is_none() && self.config.signing.is_some() {
+            // The receiver would refuse it for good; a new secret mends it.
+            tracing::warn!(
+                destination = attempt.destination,
+                "no usable signing secret"
+            );
+            return without_answer(OutcomeKind::Failed, "no usable signing secret");
+        }
+        let headers = headers::of(attempt, &id, signature.as_deref(), now_ms);
         let request = self
             .client
             .post(self.config.url.clone())
@@ -167,66 +177,6 @@ impl Endpoint {
             }
         }
         outcome
-    }
-
-    fn headers(&self, attempt: Attempt<'_>, now_ms: i64) -> HeaderMap {
-        let webhook = attempt.webhook;
-        let mut headers = HeaderMap::with_capacity(webhook.headers.len() + 10);
-        headers.insert(header::USER_AGENT, HeaderValue::from_static(USER_AGENT));
-        for passed in &webhook.headers {
-            let name = HeaderName::from_bytes(passed.name.as_bytes());
-            let value = HeaderValue::from_maybe_shared(passed.value.clone());
-            if let (Ok(name), Ok(value)) = (name, value)
-                && passes(&name)
-            {
-                if name == header::USER_AGENT {
-                    headers.insert(name, value);
-                } else {
-                    headers.append(name, value);
-                }
-            }
-        }
-        // The attempt's own span, so that a receiver's trace hangs below it. Empty when nothing is traced.
-        for (name, value) in runtime::trace::current_headers() {
-            let name = HeaderName::from_bytes(name.as_bytes());
-            if let (Ok(name), Ok(value)) = (name, HeaderValue::from_maybe_shared(value)) {
-                headers.insert(name, value);
-            }
-        }
-        let id = sign::webhook_id(&webhook.source, &webhook.delivery_id);
-        let timestamp_s = now_ms.div_euclid(1_000);
-        let signature = self.signature(&id, timestamp_s, webhook);
-        let attempt = attempt.attempt.to_string();
-        for (name, value) in [
-            (
-                header::CONTENT_TYPE.as_str(),
-                webhook.content_type.as_deref(),
-            ),
-            (names::WEBHOOK_ID, Some(id.as_str())),
-            (names::IDEMPOTENCY_KEY, Some(id.as_str())),
-            (
-                names::WEBHOOK_TIMESTAMP,
-                Some(timestamp_s.to_string().as_str()),
-            ),
-            (names::WEBHOOK_SIGNATURE, signature.as_deref()),
-            (names::WEBHOOK_ATTEMPT, Some(attempt.as_str())),
-            (
-                names::WEBHOOK_EVENT_TYPE,
-                Some(webhook.event_type.as_str()).filter(|e| !e.is_empty()),
-            ),
-        ] {
-            if let (Ok(name), Some(Ok(value))) = (
-                HeaderName::from_bytes(name.as_bytes()),
-                value.map(|value| HeaderValue::from_bytes(value.as_bytes())),
-            ) {
-                headers.insert(name, value);
-            }
-        }
-        if webhook.body.is_empty() {
-            // The client says nothing of an empty body's length; some servers answer 411 then.
-            headers.insert(header::CONTENT_LENGTH, HeaderValue::from_static("0"));
-        }
-        headers
     }
 
     fn signature(&self, id: &str, timestamp_s: i64, webhook: &Webhook) -> Option<String> {
@@ -273,39 +223,6 @@ fn literal(config: &DestinationConfig) -> Option<std::net::IpAddr> {
         Host::Ipv6(ip) => Some(ip.into()),
         Host::Domain(_) => None,
     }
-}
-
-/// Whether a header of the received request goes on to the receiver: not those that belong to one connection, to the
-/// sender's trust in us, or to our own signature.
-fn passes(name: &HeaderName) -> bool {
-    !matches!(
-        name.as_str(),
-        "connection"
-            | "keep-alive"
-            | "proxy-authenticate"
-            | "proxy-authorization"
-            | "proxy-connection"
-            | "te"
-            | "trailer"
-            | "transfer-encoding"
-            | "upgrade"
-            | "host"
-            | "content-length"
-            | "content-type"
-            | "expect"
-            | "cookie"
-            | "set-cookie"
-            | "authorization"
-            | "traceparent"
-            | "tracestate"
-            | "baggage"
-            | names::WEBHOOK_ID
-            | names::WEBHOOK_TIMESTAMP
-            | names::WEBHOOK_SIGNATURE
-            | names::WEBHOOK_ATTEMPT
-            | names::WEBHOOK_EVENT_TYPE
-            | names::IDEMPOTENCY_KEY
-    )
 }
 
 fn of_error(error: &reqwest::Error) -> Outcome {
