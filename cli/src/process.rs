@@ -9,7 +9,7 @@ use crate::{
         store::{self, AnyStore},
     },
 };
-use dedup_store::{Reopen, Store, config::StoreConfig};
+use dedup_store::{Store, config::StoreConfig};
 use dispatcher::{HttpSend, Status, process::Parts};
 use event_log::{EventLog, config::LogConfig};
 use runtime::{Admin, Clock, Problem, Readiness, Shutdown, Telemetry, shutdown::within};
@@ -222,7 +222,7 @@ impl Running {
             reopen: config
                 .sources
                 .iter()
-                .map(|(name, source)| (name.clone(), reopen(source.reopen)))
+                .map(|(name, source)| (name.clone(), source.reopen))
                 .collect(),
             store_deadline: config.store.deadline(),
         });
@@ -289,15 +289,6 @@ fn ended_as(ended: Option<Ended>) -> Result<(), Failure> {
         Some(Err(error)) => Err(Failure::Fatal(format!(
             "a part of the process broke: {error}"
         ))),
-    }
-}
-
-/// Ingest reads the setting, the store obeys it.
-fn reopen(reopen: ingest::Reopen) -> Reopen {
-    match reopen {
-        ingest::Reopen::Exhausted => Reopen::Exhausted,
-        ingest::Reopen::AnyFailed => Reopen::AnyFailed,
-        ingest::Reopen::Never => Reopen::Never,
     }
 }
 

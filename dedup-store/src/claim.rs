@@ -10,7 +10,7 @@
 //!                    claim with the fence             └──▶ processing
 //! ```
 
-use schemas::{DeliveryKey, Reason};
+use schemas::{DeliveryKey, Reason, Reopen};
 use uuid::Uuid;
 
 /// One row: what the store knows of a delivery.
@@ -72,19 +72,6 @@ pub struct ClaimAsk {
     pub received_at_ms: i64,
     /// The source's reopen policy.
     pub reopen: Reopen,
-}
-
-/// Which ended deliveries a later repeat of the webhook opens again (GitHub's "Redeliver" sends the same id).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Reopen {
-    /// Those that failed because their attempts or their age were used up.
-    #[default]
-    Exhausted,
-    /// All that failed.
-    AnyFailed,
-    /// None.
-    Never,
 }
 
 /// The answer to a [`ClaimAsk`].
@@ -175,6 +162,20 @@ pub struct Retention {
     pub completed_ms: i64,
 }
 
+/// How long after its expiry a row is still kept for its owner, milliseconds: a clock that jumps ahead, or a store that was
+/// away, must not make an owner's late write fail, because the delivery would then be sent again.
+pub const KEPT_FOR_OWNER_MS: i64 = 86_400_000;
+
+/// Which rows count for a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Sees {
+    /// Claims and reads: an expired row is absent.
+    Live,
+    /// Renewals and transitions: a row that is there counts. Only its owner's token changes it, and as long as that token
+    /// stands, nobody else has claimed the delivery.
+    Kept,
+}
+
 /// What a compare-and-set on a row that looks like this has to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step<T> {
@@ -255,7 +256,8 @@ pub fn decide(row: Option<&Row>, ask: &ClaimAsk, now_ms: i64) -> Step<Claim> {
     }
 }
 
-/// Decides a renewal: extends only a live-or-over lease of the same token, and only forwards.
+/// Decides a renewal: extends only a live-or-over lease of the same token, and only forwards. `row` is the one that is
+/// there, expired or not (`None`: absent).
 pub fn renewal(row: Option<&Row>, held: &Held, lease_until_ms: i64) -> Step<Renewal> {
     match row {
         Some(row)
@@ -278,7 +280,8 @@ pub fn renewal(row: Option<&Row>, held: &Held, lease_until_ms: i64) -> Step<Rene
     }
 }
 
-/// Decides a transition out of `processing`. Idempotent: a row that this token already moved there is Applied.
+/// Decides a transition out of `processing`. Idempotent: a row that this token already moved there is Applied. `row` is the
+/// one that is there, expired or not (`None`: absent).
 pub fn transition(row: Option<&Row>, held: &Held, to: To) -> Step<Transition> {
     match row {
         Some(row) if row.claim_token == held.row.claim_token => {
@@ -329,6 +332,11 @@ pub fn expires_at_ms(row: &Row, retention: &Retention) -> i64 {
         Status::Completed => retention.completed_ms,
     };
     kept_from_ms(row).saturating_add(keep_ms.max(floor_ms))
+}
+
+/// The last expiry of rows that may be removed at `now_ms`.
+pub(crate) fn purge_until_ms(now_ms: i64) -> i64 {
+    now_ms.saturating_sub(KEPT_FOR_OWNER_MS)
 }
 
 /// What a new claim does not take from its ask.
@@ -407,6 +415,18 @@ fn reopens(row: &Row, ask: &ClaimAsk) -> bool {
         Reopen::Never => false,
     };
     policy && ask.fence.is_none() && row.failed_at_ms.is_some_and(|at| ask.received_at_ms > at)
+}
+
+// === impl Sees ===
+
+impl Sees {
+    /// A row counts when it expires later than this, milliseconds since the Unix epoch.
+    pub(crate) fn expiry_above_ms(self, now_ms: i64) -> i64 {
+        match self {
+            Self::Live => now_ms,
+            Self::Kept => i64::MIN,
+        }
+    }
 }
 
 // === impl To ===

@@ -9,6 +9,8 @@
 //!   store's deadline the call is [`StoreError::Unavailable`]: the write may or may not have happened, and calling again
 //!   with the same arguments is safe and finds out.
 //! - A stale token changes nothing: [`Transition::LeaseLost`].
+//! - A row whose retention has passed is absent for claims and reads. Its owner still renews and moves it for as long as
+//!   it is there and nobody else has claimed the delivery: what was done must not be forgotten because a clock jumped.
 //! - `now_ms` comes from the caller; a store reads no clock to decide who may work.
 //!
 //! `cql` is the store of production (ScyllaDB, Cassandra), `embedded` the durable one of a laptop, `memory` the one of
@@ -24,8 +26,9 @@ pub mod cql;
 pub mod embedded;
 pub mod memory;
 
-pub use claim::{Claim, ClaimAsk, Held, Renewal, Reopen, Retention, Row, Status, Transition};
+pub use claim::{Claim, ClaimAsk, Held, Renewal, Retention, Row, Status, Transition};
 pub use config::StoreConfig;
+pub use schemas::Reopen;
 
 use schemas::{DeliveryKey, Reason};
 use std::future::Future;

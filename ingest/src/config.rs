@@ -2,6 +2,7 @@
 
 use crate::rule::{self, IdPlace, Rule, Tolerance, TypePlace};
 use runtime::{Problem, SecretRef};
+use schemas::Reopen;
 use serde::Deserialize;
 use std::{
     net::{Ipv4Addr, SocketAddr},
@@ -57,7 +58,7 @@ pub struct SourceConfig {
     /// The sender is answered within this time from the arrival of the head; default as the preset says, else 5 s.
     #[serde(default, with = "humantime_serde")]
     pub deadline: Option<Duration>,
-    /// Event types to take, see [`event_matches`]; others are answered 2xx and go no further. None: all.
+    /// Event types to take, see [`schemas::event_matches`]; others are answered 2xx and go no further. None: all.
     #[serde(default)]
     pub events: Option<Vec<String>>,
     /// Instead of the rule's places of the delivery id.
@@ -72,27 +73,6 @@ pub struct SourceConfig {
     /// What a repeated delivery id does to an ended delivery. Used by the dispatcher.
     #[serde(default)]
     pub reopen: Reopen,
-}
-
-/// Which ended deliveries a later webhook of the same id opens again.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Reopen {
-    /// Those that failed after all attempts.
-    #[default]
-    Exhausted,
-    /// All that failed.
-    AnyFailed,
-    /// None.
-    Never,
-}
-
-/// Whether an event type falls under a pattern: `*` is everything; `pull_request` and `pull_request.*` are that type and
-/// everything below it, e.g. `pull_request.opened`. Names are those of the sender's documentation, which knows no actions.
-pub fn event_matches(pattern: &str, event_type: &str) -> bool {
-    let stem = pattern.strip_suffix(".*").unwrap_or(pattern);
-    let below = event_type.strip_prefix(stem);
-    pattern == "*" || below.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
 }
 
 // === impl IngestConfig ===
@@ -153,10 +133,12 @@ impl SourceConfig {
         let mut wrong = |field: &str, message: String| {
             problems.push(Problem::new(format!("{key}.{field}"), message));
         };
-        let name = key.rsplit('.').next().unwrap_or(key);
+        // All behind the section's name: a quoted key may have dots of its own.
+        let name = key.split_once('.').map_or(key, |(_, name)| name);
         if !is_name(name) {
             let message = format!(
-                "a source's name is 1 to {SOURCE_NAME_BYTES_MAX} of a-z, 0-9, '-' and '_', a letter or digit first"
+                "a source's name is 1 to {SOURCE_NAME_BYTES_MAX} of a-z, 0-9, '-' and '_', a letter or digit first: it \
+                 stands in the URL and in `webhook-id`"
             );
             return vec![Problem::new(key, message)];
         }

@@ -17,7 +17,7 @@ pub mod sign;
 pub mod verify;
 
 pub use app::App;
-pub use config::{IngestConfig, Reopen, SourceConfig, event_matches};
+pub use config::{IngestConfig, SourceConfig};
 pub use rule::Rule;
 pub use server::{router, serve};
 pub use sign::{SignError, Unsigned, sign};

@@ -84,6 +84,20 @@ pub enum OutcomeKind {
     Unknown,
 }
 
+/// Which ended deliveries a later repeat of the webhook opens again (GitHub's "Redeliver" sends the same id). A setting of
+/// the source.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Reopen {
+    /// Those that failed because their attempts or their age were used up.
+    #[default]
+    Exhausted,
+    /// All that failed.
+    AnyFailed,
+    /// None.
+    Never,
+}
+
 // === impl DeliveryKey ===
 
 impl std::fmt::Display for DeliveryKey {

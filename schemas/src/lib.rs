@@ -14,6 +14,9 @@
 //!
 //! The serde form of the records is this wire form; it is no JSON interface.
 //!
+//! Two things are on no wire and stand here because several crates must understand them alike: event patterns
+//! ([`event_matches`]) and [`Reopen`].
+//!
 //! This crate knows no client library: no Kafka, no HTTP, no registry. It reads no clock.
 #![warn(missing_docs)]
 
@@ -21,6 +24,7 @@ pub mod avro;
 pub mod codec;
 pub mod dead_letter;
 pub mod delivery;
+pub mod event;
 pub mod header;
 pub mod topic;
 pub mod webhook;
@@ -31,6 +35,7 @@ pub use codec::{
     Codec, DecodeError, EncodeError, Framing, RegistryIds, SchemaError, VALUE_BYTES_MAX,
 };
 pub use dead_letter::{DeadLetter, Origin, Reason};
-pub use delivery::{AttemptSummary, Delivery, DeliveryKey, HISTORY_MAX, OutcomeKind};
+pub use delivery::{AttemptSummary, Delivery, DeliveryKey, HISTORY_MAX, OutcomeKind, Reopen};
+pub use event::event_matches;
 pub use topic::{DelayTier, Topic, TopicNames, partition_for};
 pub use webhook::{Header, Webhook};
