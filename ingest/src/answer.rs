@@ -34,6 +34,8 @@ pub(crate) enum Refused {
     BrokenOff,
     #[error(transparent)]
     Unverified(#[from] Refusal),
+    #[error("the process ended before the signature was verified")]
+    Ended,
     #[error("the budget of bytes in flight is used up")]
     Full,
     #[error("the log is not ready: {0}")]
@@ -137,7 +139,7 @@ impl Refused {
             ),
             Self::Unverified(refusal) => return of_refusal(refusal),
             Self::Full => unavailable("overloaded", "Too much is under way; try again later."),
-            Self::NotReady(_) | Self::NotProduced(_) | Self::Late => unavailable(
+            Self::Ended | Self::NotReady(_) | Self::NotProduced(_) | Self::Late => unavailable(
                 "unavailable",
                 "The webhook could not be stored; try again later.",
             ),

@@ -2,14 +2,14 @@
 
 use crate::{
     body::Budget,
-    config::{IngestConfig, SourceConfig, event_matches},
+    config::{IngestConfig, SourceConfig},
     metrics::Metrics,
     rule::Rule,
     verify::key,
 };
 use http::HeaderMap;
 use runtime::{Clock, Problem, Secret};
-use schemas::Codec;
+use schemas::{Codec, event_matches};
 use std::{collections::BTreeMap, path::Path, sync::Arc, time::Duration};
 
 /// Ingest, ready to serve: see [`crate::router`] and [`crate::serve`]. Cheap to clone.
@@ -21,7 +21,7 @@ pub struct App<L> {
 #[derive(Debug)]
 pub(crate) struct Inner<L> {
     pub(crate) config: IngestConfig,
-    pub(crate) sources: BTreeMap<String, Source>,
+    pub(crate) sources: BTreeMap<String, Arc<Source>>,
     pub(crate) log: L,
     pub(crate) codec: Codec,
     pub(crate) clock: Clock,
@@ -67,7 +67,7 @@ impl<L> App<L> {
                 problems.push(Problem::new(format!("{key}.body_bytes_max"), message));
             }
             match Source::open(&name, source, &key, secrets_base) {
-                Ok(source) => drop(opened.insert(name, source)),
+                Ok(source) => drop(opened.insert(name, Arc::new(source))),
                 Err(found) => problems.extend(found),
             }
         }

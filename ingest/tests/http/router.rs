@@ -264,6 +264,36 @@ async fn a_body_over_the_limit_is_refused_announced_or_not() {
     );
 }
 
+/// Large bodies are verified elsewhere; nothing else may differ.
+#[tokio::test]
+async fn a_large_body_is_verified_like_a_small_one() {
+    let large = GITHUB.replace("1000", "5_000_000");
+    let body: Vec<u8> = (0..=255).cycle().take(4_000_000).collect();
+    for (forged, status) in [
+        (false, StatusCode::ACCEPTED),
+        (true, StatusCode::UNAUTHORIZED),
+    ] {
+        let log = FakeLog::new();
+        let sent = request(&body, |request| {
+            if forged {
+                let mut body = body.clone();
+                body[3_999_999] ^= 1;
+                *request.body_mut() = Body::from(body);
+            }
+        });
+        let response = router(app(IngestConfig::default(), &large, &log))
+            .oneshot(sent)
+            .await
+            .unwrap();
+        assert_eq!(response.status(), status);
+        assert_eq!(log.asked().len(), usize::from(!forged));
+        for record in log.asked() {
+            let webhook = schemas::Codec::default().decode_webhook(&record.value);
+            assert_eq!(webhook.unwrap().body, body);
+        }
+    }
+}
+
 #[tokio::test]
 async fn a_body_that_breaks_off_is_refused() {
     let broken = request(BODY, |request| {
