@@ -22,7 +22,7 @@ use runtime::Clock;
 use schemas::Topic;
 use std::{
     path::Path,
-    sync::{Arc, atomic::AtomicU64},
+    sync::{Arc, OnceLock, atomic::AtomicU64},
     time::Duration,
 };
 
@@ -37,6 +37,8 @@ struct Inner {
     clock: Clock,
     /// Last epoch given out.
     epochs: Arc<AtomicU64>,
+    /// Why reading has failed for good: what a consumer of this log calls fatal, or the end of one of its threads.
+    unreadable: Arc<OnceLock<LogError>>,
 }
 
 // === impl KafkaLog ===
@@ -61,6 +63,7 @@ impl KafkaLog {
             partitions,
             clock,
             epochs: Arc::default(),
+            unreadable: Arc::default(),
         })))
     }
 }
@@ -85,7 +88,8 @@ impl EventLog for KafkaLog {
         let inner = Arc::clone(&self.0);
         blocking(move || {
             let epochs = Arc::clone(&inner.epochs);
-            KafkaConsumer::start(&inner.clients, inner.clock.clone(), epochs)
+            let unreadable = Arc::clone(&inner.unreadable);
+            KafkaConsumer::start(&inner.clients, inner.clock.clone(), epochs, unreadable)
         })
         .await
     }
@@ -116,7 +120,10 @@ impl EventLog for KafkaLog {
     }
 
     fn ready(&self) -> Result<(), LogError> {
-        self.0.producer.ready()
+        match self.0.unreadable.get() {
+            Some(error) => Err(error.clone()),
+            None => self.0.producer.ready(),
+        }
     }
 
     async fn flush(&self, deadline: Duration) {

@@ -14,7 +14,7 @@ pub(super) use message::received;
 use crate::{
     Consumer, Event, LogError, Position, Watermark,
     kafka::{
-        client::{Clients, log_error, log_line},
+        client::Clients,
         delay::{Command, Delay, DelayContext},
         inbox::{Inbox, Limits},
     },
@@ -23,7 +23,6 @@ use group::GroupContext;
 use message::poll_error;
 use rdkafka::{
     Statistics, TopicPartitionList,
-    config::RDKafkaLogLevel,
     consumer::{BaseConsumer, Consumer as _},
     error::{KafkaError, KafkaResult},
 };
@@ -32,7 +31,7 @@ use schemas::{Topic, TopicNames};
 use std::{
     convert::Infallible,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
         atomic::{AtomicBool, AtomicU64, Ordering},
         mpsc,
     },
@@ -72,6 +71,8 @@ pub(super) struct Shared {
     inbox: Mutex<Inbox>,
     wake: Notify,
     closing: AtomicBool,
+    /// Set when reading has failed for good; readiness of the log asks it.
+    unreadable: Arc<OnceLock<LogError>>,
 }
 
 // === impl KafkaConsumer ===
@@ -82,6 +83,7 @@ impl KafkaConsumer {
         clients: &Clients,
         clock: Clock,
         epochs: Arc<AtomicU64>,
+        unreadable: Arc<OnceLock<LogError>>,
     ) -> Result<Self, LogError> {
         let shared = Arc::new(Shared {
             names: clients.names().clone(),
@@ -89,6 +91,7 @@ impl KafkaConsumer {
             inbox: Mutex::new(Inbox::new(LIMITS, epochs)),
             wake: Notify::new(),
             closing: AtomicBool::new(false),
+            unreadable,
         });
         let (delay, commands) = Delay::start(clients, &shared)?;
         let started = join(clients, &shared, delay, commands);
@@ -167,6 +170,10 @@ impl Shared {
     /// Makes `next` answer with this error from now on (a passing one once).
     pub(super) fn fail(&self, error: LogError) {
         let text = error.to_string();
+        if matches!(error, LogError::Fatal(_)) {
+            // The first reason stays.
+            self.unreadable.get_or_init(|| error.clone());
+        }
         if self.inbox().fail(error) {
             tracing::error!(error = text, "consumer failed");
         }
@@ -294,14 +301,6 @@ fn wait_for_due(room: usize, next_due_ms: Option<i64>, now_ms: i64) -> Option<Du
     let wait_ms = next_due_ms.filter(|_| room > 0)?.saturating_sub(now_ms);
     let wait = Duration::from_millis(u64::try_from(wait_ms).unwrap_or(0));
     Some(wait.min(DUE_WAIT_MAX))
-}
-
-pub(super) fn log(level: RDKafkaLogLevel, facility: &str, message: &str) {
-    log_line(level, facility, message);
-}
-
-pub(super) fn log_client_error(error: &KafkaError, reason: &str) {
-    log_error(error, reason);
 }
 
 #[cfg(test)]

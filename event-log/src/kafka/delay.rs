@@ -6,10 +6,8 @@
 use crate::{
     Epoch, LogError,
     kafka::{
-        client::Clients,
-        consumer::{
-            BATCH_RECORDS_MAX, POLL_TIMEOUT, Shared, log, log_client_error, received, spawn,
-        },
+        client::{Clients, log_error, log_line},
+        consumer::{BATCH_RECORDS_MAX, POLL_TIMEOUT, Shared, received, spawn},
     },
 };
 use rdkafka::{
@@ -234,7 +232,7 @@ impl Reader {
 
 impl ClientContext for DelayContext {
     fn log(&self, level: RDKafkaLogLevel, facility: &str, message: &str) {
-        log(level, facility, message);
+        log_line(level, facility, message);
     }
 
     fn stats(&self, statistics: Statistics) {
@@ -242,7 +240,7 @@ impl ClientContext for DelayContext {
     }
 
     fn error(&self, error: KafkaError, reason: &str) {
-        log_client_error(&error, reason);
+        log_error(&error, reason);
     }
 }
 

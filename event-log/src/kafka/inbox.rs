@@ -178,11 +178,16 @@ impl Inbox {
         self.delayed.clear();
     }
 
-    /// The first failure stays.
+    /// The first failure stays, but one that does not heal takes the place of a passing one. False: nothing new.
     pub(super) fn fail(&mut self, error: LogError) -> bool {
-        let first = self.failed.is_none();
-        self.failed.get_or_insert(error);
-        first
+        let news = match (&self.failed, &error) {
+            (None, _) | (Some(LogError::Unavailable(_)), LogError::Fatal(_)) => true,
+            (Some(_), _) => false,
+        };
+        if news {
+            self.failed = Some(error);
+        }
+        news
     }
 
     fn forget(&mut self, partition: u32) {

@@ -3,8 +3,9 @@
 use crate::{
     LogError, Watermark,
     kafka::{
+        client::{log_error, log_line},
         consumer::{
-            BATCH_RECORDS_MAX, POLL_TIMEOUT, Shared, log, log_client_error,
+            BATCH_RECORDS_MAX, POLL_TIMEOUT, Shared,
             message::{commit, offsets, received},
             patience::wait_for,
         },
@@ -51,6 +52,8 @@ pub(super) struct GroupContext {
     patience: Duration,
     /// Whether the webhooks' partitions are paused.
     paused: AtomicBool,
+    /// Everything is committed, and the client is closing: commits would only fail.
+    left: AtomicBool,
 }
 
 // === impl Member ===
@@ -173,6 +176,7 @@ impl Member {
         } = self;
         let last = shared.inbox().last_commits();
         commit_now(&shared, &last, &group, delay.client_ref());
+        group.context().left.store(true, Ordering::Relaxed);
         drop(group);
         delay.stop();
     }
@@ -194,6 +198,7 @@ impl GroupContext {
             commands,
             patience,
             paused: AtomicBool::new(false),
+            left: AtomicBool::new(false),
         }
     }
 
@@ -237,9 +242,14 @@ impl GroupContext {
             let partitions = leaving.partitions.iter().map(|(partition, _)| *partition);
             drop(self.commands.send(Command::Unassign(partitions.collect())));
             self.shared.wake();
-            // Whoever closes has committed already.
-            if !lost && !self.shared.is_closing() {
-                let released = wait_for(leaving.answer, self.patience).unwrap_or_default();
+            if !lost && !self.left.load(Ordering::Relaxed) {
+                // Whoever closes has noted its last watermarks before it said so, and answers no revocation any more.
+                // A close while we wait drops the question, which ends the wait.
+                let released = if self.shared.is_closing() {
+                    Vec::new()
+                } else {
+                    wait_for(leaving.answer, self.patience).unwrap_or_default()
+                };
                 let last = {
                     let mut inbox = self.shared.inbox();
                     inbox.end_revoke(&leaving.partitions, &released)
@@ -259,7 +269,7 @@ impl GroupContext {
 
 impl ClientContext for GroupContext {
     fn log(&self, level: RDKafkaLogLevel, facility: &str, message: &str) {
-        log(level, facility, message);
+        log_line(level, facility, message);
     }
 
     fn stats(&self, statistics: Statistics) {
@@ -267,7 +277,7 @@ impl ClientContext for GroupContext {
     }
 
     fn error(&self, error: KafkaError, reason: &str) {
-        log_client_error(&error, reason);
+        log_error(&error, reason);
     }
 }
 

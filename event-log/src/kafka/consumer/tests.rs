@@ -89,7 +89,13 @@ fn stand() -> Stand {
 
 impl Stand {
     fn consumer(&self) -> KafkaConsumer {
-        KafkaConsumer::start(&self.clients, Clock::system(), Arc::default()).expect("consumer")
+        self.consumer_telling(&Arc::default())
+    }
+
+    fn consumer_telling(&self, unreadable: &Arc<OnceLock<LogError>>) -> KafkaConsumer {
+        let unreadable = Arc::clone(unreadable);
+        KafkaConsumer::start(&self.clients, Clock::system(), Arc::default(), unreadable)
+            .expect("consumer")
     }
 
     fn produce(&self, count: usize) {
@@ -229,4 +235,32 @@ async fn an_outage_is_waited_out() {
     stand.cluster.broker_up(1).expect("up");
     stand.produce(1);
     assert_eq!(received_offset(&mut consumer).await, 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_thread_that_ends_is_told_to_readiness_and_to_next() {
+    let stand = stand();
+    let unreadable = Arc::new(OnceLock::new());
+    let mut consumer = stand.consumer_telling(&unreadable);
+    assigned(&mut consumer).await;
+    consumer
+        .shared
+        .fail(LogError::Unavailable("passing".into()));
+    assert_eq!(unreadable.get(), None, "heals by itself");
+    let thread = spawn("ends", &consumer.shared, || {}).expect("a thread");
+    thread.join().expect("no panic");
+    let told = unreadable.get().cloned();
+    assert!(matches!(told, Some(LogError::Fatal(_))), "{told:?}");
+    let next = tokio::time::timeout(DEADLINE, consumer.next(1)).await;
+    assert_eq!(next.expect("in time").err(), told);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn closing_is_no_failure() {
+    let stand = stand();
+    let unreadable = Arc::new(OnceLock::new());
+    let mut consumer = stand.consumer_telling(&unreadable);
+    assigned(&mut consumer).await;
+    consumer.close(Vec::new(), DEADLINE).await;
+    assert_eq!(unreadable.get(), None);
 }

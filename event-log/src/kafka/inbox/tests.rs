@@ -300,7 +300,9 @@ fn a_passing_failure_is_told_once_a_fatal_one_always() {
     assert_eq!(taken(&mut inbox, 1, 0), [], "the assignment comes first");
     assert!(inbox.take(1, 0).is_err());
     assert!(inbox.take(1, 0).is_ok());
+    inbox.fail(LogError::Unavailable("x".into()));
     inbox.fail(LogError::Fatal("y".into()));
+    inbox.fail(LogError::Fatal("z".into()));
     for _ in 0..2 {
         assert_eq!(inbox.take(1, 0).err(), Some(LogError::Fatal("y".into())));
     }
