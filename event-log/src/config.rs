@@ -1,5 +1,6 @@
 //! The `[log]` section of the config: which log, and its limits.
 
+use crate::DERIVED_BYTES_RESERVE;
 use runtime::{Problem, SecretRef};
 use serde::Deserialize;
 use std::{path::PathBuf, time::Duration};
@@ -10,6 +11,8 @@ const RECORD_BYTES_MIN: usize = 4 * 1024;
 /// SQLite's own limit for a value is 1,000,000,000 bytes, Kafka's is an `int`; both are far above this.
 const RECORD_BYTES_LIMIT: usize = 512 * MIB;
 const PARTITIONS_MAX: u32 = 1_024;
+/// Every id that is not known is looked up in all of them.
+const FORMER_IDS_MAX: usize = 16;
 /// Records must outlive the longest delay tier (6 h) and an outage on top of it.
 const RETENTION_MIN: Duration = Duration::from_hours(24);
 /// Brokers refuse sessions outside `group.min/max.session.timeout.ms`, by default 6 s and 30 min.
@@ -41,7 +44,7 @@ pub struct EmbeddedConfig {
     /// Age at which dead letters are deleted.
     #[serde(with = "humantime_serde")]
     pub dead_letters_retention: Duration,
-    /// Largest record: key, value and headers together.
+    /// Largest webhook: key, value and headers together. What is made of it may have [`crate::DERIVED_BYTES_RESERVE`] more.
     pub record_bytes_max: usize,
     /// Records that may wait for the disk; beyond it producing answers "busy".
     pub queue_records_max: usize,
@@ -69,7 +72,8 @@ pub struct KafkaConfig {
     /// Retention of the dead letters when their topic is created.
     #[serde(with = "humantime_serde")]
     pub dead_letters_retention: Duration,
-    /// Largest record: key, value and headers together. Set on the topics and on every client.
+    /// Largest webhook: key, value and headers together. What is made of it may have [`crate::DERIVED_BYTES_RESERVE`] more.
+    /// Set on the topics and on every client.
     pub record_bytes_max: usize,
     /// Records that may wait for an acknowledgement; beyond it producing answers "busy".
     pub queue_records_max: usize,
@@ -84,6 +88,9 @@ pub struct KafkaConfig {
     pub security: Option<KafkaSecurity>,
     /// Schema ids in a registry; none: records carry the schema's fingerprint.
     pub registry_ids: Option<RegistryIdsConfig>,
+    /// Ids under which earlier records, written with the schemas of today, may still be in the topics: read, never
+    /// written.
+    pub former_registry_ids: Vec<RegistryIdsConfig>,
 }
 
 /// Rebalance protocol of the group.
@@ -164,7 +171,7 @@ impl LogConfig {
         }
     }
 
-    /// Largest record that this log takes, bytes.
+    /// Largest webhook that this log takes, bytes.
     pub fn record_bytes_max(&self) -> usize {
         match self {
             Self::Embedded(embedded) => embedded.record_bytes_max,
@@ -259,6 +266,10 @@ impl KafkaConfig {
         if !(SESSION_TIMEOUT_MIN..=SESSION_TIMEOUT_MAX).contains(&self.session_timeout) {
             problem("session_timeout", "must be between 6s and 30m".into());
         }
+        if self.former_registry_ids.len() > FORMER_IDS_MAX {
+            let message = format!("must have at most {FORMER_IDS_MAX} entries");
+            problem("former_registry_ids", message);
+        }
         let limits = Limits {
             partitions: self.partitions,
             record_bytes_max: self.record_bytes_max,
@@ -292,6 +303,7 @@ impl Default for KafkaConfig {
             session_timeout: Duration::from_secs(15),
             security: None,
             registry_ids: None,
+            former_registry_ids: Vec::new(),
         }
     }
 }
@@ -361,9 +373,12 @@ impl Limits {
         if self.queue_records_max == 0 {
             problem("queue_records_max", "must be at least 1".into());
         }
-        if self.queue_bytes_max < self.record_bytes_max {
-            let least = self.record_bytes_max;
-            let message = format!("must hold a record of `record_bytes_max`, so at least {least}");
+        let least = self.record_bytes_max.saturating_add(DERIVED_BYTES_RESERVE);
+        if self.queue_bytes_max < least {
+            let message = format!(
+                "must hold a record of `record_bytes_max` and {DERIVED_BYTES_RESERVE} more for what is made of it, so \
+                 at least {least}"
+            );
             problem("queue_bytes_max", message);
         }
         if self.retention < RETENTION_MIN {
@@ -480,6 +495,13 @@ mod tests {
         config.group = String::new();
         config.replication_factor = 0;
         config.session_timeout = Duration::from_secs(5);
+        let ids = RegistryIdsConfig {
+            webhook: 1,
+            delivery: 2,
+            dead_letter: 3,
+        };
+        config.former_registry_ids = vec![ids; FORMER_IDS_MAX + 1];
+        config.queue_bytes_max = config.record_bytes_max + DERIVED_BYTES_RESERVE - 1;
         config.security = Some(KafkaSecurity {
             cert_file: Some("c".into()),
             key_password: Some(SecretRef {
@@ -500,6 +522,8 @@ mod tests {
                 "log.group",
                 "log.replication_factor",
                 "log.session_timeout",
+                "log.former_registry_ids",
+                "log.queue_bytes_max",
                 "log.security.cert_file",
                 "log.security.key_password",
                 "log.security.tls",

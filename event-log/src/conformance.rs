@@ -23,8 +23,8 @@ pub use ownership::{
 };
 pub use produce::{
     acknowledged_is_readable, any_bytes_come_back, busy_is_said_at_once,
-    dropped_produce_harms_nothing, key_decides_the_partition, ready_and_flush,
-    too_large_is_refused,
+    derived_records_have_a_reserve, dropped_produce_harms_nothing, key_decides_the_partition,
+    ready_and_flush, too_large_is_refused,
 };
 pub use reading::{
     dropping_next_loses_nothing, order_and_no_loss, pages, positions, room_is_respected,
@@ -36,7 +36,7 @@ macro_rules! conformance_suite {
     ($harness:expr) => {
         $crate::conformance_suite!(@each $harness;
             acknowledged_is_readable any_bytes_come_back busy_is_said_at_once
-            dropped_produce_harms_nothing key_decides_the_partition ready_and_flush
+            derived_records_have_a_reserve dropped_produce_harms_nothing key_decides_the_partition ready_and_flush
             too_large_is_refused dropping_next_loses_nothing order_and_no_loss pages positions
             room_is_respected committed_at_close committed_at_revocation delay_follows_ownership
             epochs_grow goes_on_at_the_watermark never_starts_at_the_end

@@ -74,6 +74,8 @@ struct Shared {
     slots: Vec<SlotShared>,
     /// Why the last transaction failed; none when it did not.
     failure: Mutex<Option<String>>,
+    /// A thread has ended: nothing works any more until the log is opened again.
+    ended: AtomicBool,
 }
 
 #[derive(Debug)]
@@ -102,17 +104,20 @@ impl EmbeddedLog {
         let (appended_sender, appended) = watch::channel(0);
         let (requests, requests_receiver) = mpsc::channel();
         let for_writer = Arc::clone(&shared);
+        let for_reader = Arc::clone(&shared);
         let threads = vec![
             spawn("log-writer", move || {
                 // Also when the writer panics: nobody may wait for an answer that never comes.
-                let ended = EndOnDrop(&for_writer.queue);
+                let ended = EndOnDrop(&for_writer, true);
                 writer::run(&for_writer, &writer, slots, &appended_sender);
                 drop(ended);
                 drop(writer);
                 drop(lock);
             })?,
             spawn("log-reader", move || {
-                reader::run(&reader, &requests_receiver)
+                let ended = EndOnDrop(&for_reader, false);
+                reader::run(&reader, &requests_receiver);
+                drop(ended);
             })?,
         ];
         let inner = Inner {
@@ -134,10 +139,7 @@ impl EventLog for EmbeddedLog {
     type Consumer = EmbeddedConsumer;
 
     async fn produce(&self, record: Record) -> Result<Appended, ProduceError> {
-        let bytes = record_bytes(&record);
-        if bytes > self.inner.record_bytes_max {
-            return Err(ProduceError::TooLarge { bytes });
-        }
+        let bytes = record.bytes_within(self.inner.record_bytes_max)?;
         let (done, answer) = oneshot::channel();
         let partition = partition_for(&record.key, self.inner.shared.partitions);
         self.inner.shared.queue.push(Job {
@@ -210,9 +212,11 @@ impl EventLog for EmbeddedLog {
     }
 
     fn ready(&self) -> Result<(), LogError> {
-        let failure = self
-            .inner
-            .shared
+        let shared = &self.inner.shared;
+        if shared.ended.load(Ordering::Acquire) {
+            return Err(LogError::Fatal("a thread of the log has ended".into()));
+        }
+        let failure = shared
             .failure
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
@@ -273,6 +277,7 @@ impl Shared {
             dead_letters_retention_ms: millis(config.dead_letters_retention),
             slots: slots.collect(),
             failure: Mutex::new(None),
+            ended: AtomicBool::new(false),
         }
     }
 
@@ -306,25 +311,21 @@ impl Shared {
 
 // === helpers ===
 
-struct EndOnDrop<'a>(&'a Queue);
+/// Says that a thread has ended; with `true`, that it was the writer.
+struct EndOnDrop<'a>(&'a Shared, bool);
 
 impl Drop for EndOnDrop<'_> {
     fn drop(&mut self) {
-        self.0.end();
+        self.0.ended.store(true, Ordering::Release);
+        if self.1 {
+            self.0.queue.end();
+        }
     }
 }
 
 fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>, LogError> {
     let thread = thread::Builder::new().name(name.into()).spawn(run);
     thread.map_err(|error| LogError::Fatal(format!("can not start the thread {name}: {error}")))
-}
-
-fn record_bytes(record: &Record) -> usize {
-    let headers = record
-        .headers
-        .iter()
-        .map(|(name, value)| name.len() + value.len());
-    record.key.len() + record.value.len() + headers.sum::<usize>()
 }
 
 fn millis(duration: Duration) -> i64 {
@@ -334,3 +335,6 @@ fn millis(duration: Duration) -> i64 {
 fn reader_ended() -> LogError {
     LogError::Fatal("the log's reader has ended".into())
 }
+
+#[cfg(test)]
+mod tests;

@@ -32,6 +32,13 @@ use schemas::Topic;
 use std::{future::Future, time::Duration};
 use tokio::sync::oneshot;
 
+/// Bytes that a record of a delay tier or a dead letter may have beyond the largest webhook, `record_bytes_max`.
+///
+/// They are webhooks with something added: headers, the bounded history of attempts (a hop replaces it, so it does not
+/// add up), at last a dead letter's texts around bytes that could not be read. All of that is bounded far below this.
+/// A webhook that was taken in therefore fits through everything behind it.
+pub const DERIVED_BYTES_RESERVE: usize = 64 * 1024;
+
 /// Number of the current ownership of a partition; grows with every assignment in this process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Epoch(pub u64);
@@ -221,6 +228,34 @@ pub enum LogError {
     /// Does not heal by itself: end the process with this message.
     #[error("log unusable: {0}")]
     Fatal(String),
+}
+
+// === impl Record ===
+
+impl Record {
+    /// Size: key, value and headers together, bytes.
+    ///
+    /// # Errors
+    /// [`ProduceError::TooLarge`] when it is above what its topic takes where webhooks have `record_bytes_max`.
+    pub(crate) fn bytes_within(&self, record_bytes_max: usize) -> Result<usize, ProduceError> {
+        let headers = self.headers.iter();
+        let headers_bytes: usize = headers.map(|(name, value)| name.len() + value.len()).sum();
+        let bytes = self.key.len() + self.value.len() + headers_bytes;
+        if bytes > topic_bytes_max(self.topic, record_bytes_max) {
+            return Err(ProduceError::TooLarge { bytes });
+        }
+        Ok(bytes)
+    }
+}
+
+/// Largest record of `topic` where webhooks have `record_bytes_max`.
+pub(crate) fn topic_bytes_max(topic: Topic, record_bytes_max: usize) -> usize {
+    match topic {
+        Topic::Webhooks => record_bytes_max,
+        Topic::Delay(_) | Topic::DeadLetters => {
+            record_bytes_max.saturating_add(DERIVED_BYTES_RESERVE)
+        }
+    }
 }
 
 // === impl Release ===

@@ -64,7 +64,7 @@ impl MemoryLog {
         self.shared.changed.notify_waiters();
     }
 
-    /// Largest record taken from now on, bytes.
+    /// Largest webhook taken from now on, bytes; the other topics take [`crate::DERIVED_BYTES_RESERVE`] more.
     pub fn set_record_bytes_max(&self, bytes: usize) {
         self.shared.lock().record_bytes_max = bytes;
     }

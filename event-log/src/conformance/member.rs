@@ -30,7 +30,7 @@ pub trait Harness: Send + Sync {
     /// Lets `ms` pass on that clock; really waits where it can not be set.
     fn pass(&self, ms: u64) -> impl Future<Output = ()> + Send;
 
-    /// Largest record that the log takes, bytes.
+    /// Largest webhook that the log takes, bytes.
     fn record_bytes_max(&self) -> usize;
 
     /// Number and size of records that surely do not fit into the queue when they come at once; none when there is no queue.

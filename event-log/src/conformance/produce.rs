@@ -1,7 +1,7 @@
 //! Promises of produce.
 
 use super::member::{Harness, produce_all, record};
-use crate::{Epoch, EventLog as _, ProduceError, Record};
+use crate::{DERIVED_BYTES_RESERVE, Epoch, EventLog as _, ProduceError, Record};
 use bytes::Bytes;
 use futures::{FutureExt as _, future::join_all};
 use schemas::{DelayTier, Topic, partition_for};
@@ -121,6 +121,36 @@ pub async fn too_large_is_refused<H: Harness>(harness: &H) {
         1,
         "nothing was written of the refused one"
     );
+}
+
+/// What is made of the largest webhook fits into every other topic, and no more than the reserve for it.
+pub async fn derived_records_have_a_reserve<H: Harness>(harness: &H) {
+    let log = harness.fresh().await;
+    let key = "key";
+    let largest = harness.record_bytes_max() + DERIVED_BYTES_RESERVE - key.len();
+    let others = Topic::ALL.into_iter().filter(|t| *t != Topic::Webhooks);
+    for topic in others {
+        // Does not compress: the limit of a topic on the broker counts compressed bytes.
+        let mut state = 1_u32;
+        let noise = (0..largest).map(|_| {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            state.to_be_bytes()[0]
+        });
+        let mut sent = record(topic, key, noise.collect::<Vec<u8>>());
+        let appended = log.produce(sent.clone()).await.expect("fits");
+        let page = log
+            .read(topic, appended.partition, appended.offset, 1)
+            .await
+            .expect("a page");
+        let read = page.records.first().map(|read| &read.value);
+        assert!(read == Some(&sent.value), "{topic:?}");
+        sent.value = vec![7; largest + 1].into();
+        let refused = log.produce(sent).await;
+        assert!(
+            matches!(refused, Err(ProduceError::TooLarge { .. })),
+            "{refused:?}"
+        );
+    }
 }
 
 /// A full queue answers at once, takes nothing, loses nothing of what it took, and has room again later.

@@ -32,6 +32,9 @@ pub(super) struct Writer<'a> {
     retention: Retention,
 }
 
+/// Where a record stands, or why it alone was not written.
+type Placed = Result<Appended, ProduceError>;
+
 struct Statements<'a> {
     begin: Statement<'a>,
     commit: Statement<'a>,
@@ -114,7 +117,7 @@ impl Writer<'_> {
                 }
                 for (job, place) in jobs.into_iter().zip(places) {
                     // Whoever has dropped the future does not want to know.
-                    drop(job.done.send(Ok(place)));
+                    drop(job.done.send(place));
                 }
             }
             Err(error) => {
@@ -139,12 +142,12 @@ impl Writer<'_> {
         }
     }
 
-    /// One transaction; on an error nothing of it is taken for written.
+    /// One transaction; on an error nothing of it is taken for written. Gives an answer to each job, in their order.
     fn transact(
         &mut self,
         jobs: &[Job],
         watermarks: &BTreeMap<Slot, i64>,
-    ) -> rusqlite::Result<Vec<Appended>> {
+    ) -> rusqlite::Result<Vec<Placed>> {
         if self.doubtful {
             self.slots = files::load_slots(self.conn, self.shared.partitions)?;
             self.doubtful = false;
@@ -164,35 +167,16 @@ impl Writer<'_> {
         &mut self,
         jobs: &[Job],
         watermarks: &BTreeMap<Slot, i64>,
-    ) -> rusqlite::Result<Vec<Appended>> {
+    ) -> rusqlite::Result<Vec<Placed>> {
         self.statements.begin.execute(())?;
         let now_ms = self.shared.clock.now_ms();
         let partitions = self.shared.partitions;
         let mut touched = BTreeMap::new();
-        let mut places = Vec::with_capacity(jobs.len());
-        for job in jobs {
-            let slot = Slot::new(job.record.topic, job.partition);
-            let index = slot.index(partitions);
-            let Some(state) = self.slots.get_mut(index) else {
-                continue;
-            };
-            // Never back within a partition, or a delay tier would not be first in, first out.
-            state.appended_at_ms = state.appended_at_ms.max(now_ms);
-            let record = &job.record;
-            self.statements.insert.execute(params![
-                slot.id(state.end_offset),
-                state.appended_at_ms,
-                &record.key[..],
-                row::encode_headers(&record.headers),
-                &record.value[..],
-            ])?;
-            places.push(Appended {
-                partition: job.partition,
-                offset: state.end_offset,
-            });
-            state.end_offset += 1;
-            touched.insert(slot, index);
-        }
+        // By construction one answer a job: nobody can be given the place of somebody else.
+        let placed = jobs
+            .iter()
+            .map(|job| self.insert(job, now_ms, &mut touched));
+        let places = placed.collect::<rusqlite::Result<Vec<Placed>>>()?;
         for (slot, next_offset) in watermarks {
             let index = slot.index(partitions);
             if let Some(state) = self.slots.get_mut(index) {
@@ -200,6 +184,7 @@ impl Writer<'_> {
                 touched.insert(*slot, index);
             }
         }
+        let idle = touched.is_empty();
         for (slot, index) in touched {
             let Some(state) = self.slots.get(index) else {
                 continue;
@@ -211,11 +196,44 @@ impl Writer<'_> {
                 state.committed,
             ])?;
         }
-        if places.is_empty() && watermarks.is_empty() {
+        if idle {
             self.statements.probe.execute(())?;
         }
         self.statements.commit.execute(())?;
         Ok(places)
+    }
+
+    /// Writes one record; an error inside is about this record alone.
+    fn insert(
+        &mut self,
+        job: &Job,
+        now_ms: i64,
+        touched: &mut BTreeMap<Slot, usize>,
+    ) -> rusqlite::Result<Placed> {
+        let slot = Slot::new(job.record.topic, job.partition);
+        let index = slot.index(self.shared.partitions);
+        let Some(state) = self.slots.get_mut(index) else {
+            let name = job.record.topic.suffix();
+            let message = format!("{name} has no partition {}", job.partition);
+            return Ok(Err(ProduceError::Unacknowledged(message)));
+        };
+        // Never back within a partition, or a delay tier would not be first in, first out.
+        state.appended_at_ms = state.appended_at_ms.max(now_ms);
+        let record = &job.record;
+        self.statements.insert.execute(params![
+            slot.id(state.end_offset),
+            state.appended_at_ms,
+            &record.key[..],
+            row::encode_headers(&record.headers),
+            &record.value[..],
+        ])?;
+        let offset = state.end_offset;
+        state.end_offset += 1;
+        touched.insert(slot, index);
+        Ok(Ok(Appended {
+            partition: job.partition,
+            offset,
+        }))
     }
 
     fn roll_back(&mut self) {

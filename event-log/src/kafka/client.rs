@@ -10,12 +10,13 @@
 use crate::{
     LogError,
     config::{GroupProtocol, KafkaConfig, KafkaSecurity, SaslMechanism},
+    topic_bytes_max,
 };
 use rdkafka::{
     ClientConfig, ClientContext, Statistics, config::RDKafkaLogLevel, error::KafkaError,
 };
 use runtime::{Secret, SecretRef};
-use schemas::TopicNames;
+use schemas::{Topic, TopicNames};
 use std::{path::Path, time::Duration};
 
 /// A record's frame in the batch that carries it: batch header, varints, header names' lengths.
@@ -72,7 +73,7 @@ impl Clients {
             ("allow.auto.create.topics", "false".to_owned()),
             (
                 "message.max.bytes",
-                message_bytes_max(config.record_bytes_max).to_string(),
+                largest_message_bytes(config.record_bytes_max).to_string(),
             ),
             ("statistics.interval.ms", STATISTICS_INTERVAL_MS.to_string()),
         ];
@@ -190,7 +191,7 @@ impl Clients {
             .set("queued.max.messages.kbytes", PREFETCH_KBYTES.to_string())
             .set("fetch.queue.backoff.ms", FETCH_QUEUE_BACKOFF_MS.to_string())
             .set("fetch.error.backoff.ms", "100");
-        let bytes_max = message_bytes_max(self.config.record_bytes_max);
+        let bytes_max = largest_message_bytes(self.config.record_bytes_max);
         if bytes_max > RECEIVE_BYTES_DEFAULT {
             // Above librdkafka's own limit of a response, which it would raise by itself up to here.
             client.set(
@@ -242,9 +243,14 @@ impl rdkafka::consumer::ConsumerContext for LogContext {}
 /// librdkafka's default of `receive.message.max.bytes`, less its allowance for the protocol.
 const RECEIVE_BYTES_DEFAULT: usize = 99_000_000;
 
-/// Limit of a message on topics and clients for records of `record_bytes_max`.
-pub(super) fn message_bytes_max(record_bytes_max: usize) -> usize {
-    record_bytes_max.saturating_add(FRAME_BYTES_MAX)
+/// Limit of a message on `topic` where webhooks have `record_bytes_max`.
+pub(super) fn message_bytes_max(topic: Topic, record_bytes_max: usize) -> usize {
+    topic_bytes_max(topic, record_bytes_max).saturating_add(FRAME_BYTES_MAX)
+}
+
+/// Limit of a message on clients, which serve every topic.
+fn largest_message_bytes(record_bytes_max: usize) -> usize {
+    message_bytes_max(Topic::DeadLetters, record_bytes_max)
 }
 
 pub(super) fn log_line(level: RDKafkaLogLevel, facility: &str, message: &str) {
@@ -420,7 +426,7 @@ mod tests {
         for mib in [1, 32, 512] {
             let mut config = config();
             config.record_bytes_max = mib * 1024 * 1024;
-            config.queue_bytes_max = config.record_bytes_max;
+            config.queue_bytes_max = config.record_bytes_max + crate::DERIVED_BYTES_RESERVE;
             let clients = clients(&config);
             for client in [clients.producer(), clients.group_consumer()] {
                 let client: rdkafka::error::KafkaResult<rdkafka::consumer::BaseConsumer> =

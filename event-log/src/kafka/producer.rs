@@ -41,7 +41,7 @@ struct Inner {
     native: RwLock<Native>,
     load: Arc<Load>,
     health: Arc<Health>,
-    failures: mpsc::Sender<Failure>,
+    failures: mpsc::SyncSender<()>,
 }
 
 /// librdkafka's producer and how many were there before it.
@@ -56,31 +56,40 @@ struct Pending {
     answer: oneshot::Sender<Result<Appended, ProduceError>>,
 }
 
-/// What readiness asks.
+/// What readiness asks, and the supervisor.
 #[derive(Default)]
 struct Health {
-    /// Why the producer is unusable, until there is a new one.
-    broken: Mutex<Option<String>>,
+    current: Mutex<Current>,
     /// No broker can be reached, as librdkafka last said.
     unreachable: AtomicBool,
 }
 
-/// A producer of this generation is unusable.
-struct Failure {
+#[derive(Default)]
+struct Current {
+    /// Producers before this one are history: what they still say changes nothing.
     generation: u64,
+    /// Why the producer is unusable, until there is a new one.
+    broken: Option<Broken>,
+}
+
+/// A producer of this generation is unusable.
+struct Broken {
+    generation: u64,
+    reason: String,
 }
 
 struct Context {
     generation: u64,
     health: Arc<Health>,
-    failures: mpsc::Sender<Failure>,
+    failures: mpsc::SyncSender<()>,
 }
 
 // === impl Producer ===
 
 impl Producer {
     pub(super) fn start(clients: Clients) -> Result<Self, LogError> {
-        let (failures, failed) = mpsc::channel();
+        // One note is enough, however many records fail: the health says what there is to do.
+        let (failures, failed) = mpsc::sync_channel(1);
         let health = Arc::new(Health::default());
         let native = build(&clients, 0, &health, &failures)?;
         let config = clients.config();
@@ -110,7 +119,7 @@ impl Producer {
 
     pub(super) fn ready(&self) -> Result<(), LogError> {
         let health = &self.0.health;
-        if let Some(reason) = lock(&health.broken).as_ref() {
+        if let Some(Broken { reason, .. }) = &lock(&health.current).broken {
             return Err(LogError::Unavailable(format!(
                 "producer is being replaced: {reason}"
             )));
@@ -141,10 +150,7 @@ impl Producer {
         record: &Record,
     ) -> Result<oneshot::Receiver<Result<Appended, ProduceError>>, ProduceError> {
         let inner = &self.0;
-        let bytes = record_bytes(record);
-        if bytes > inner.clients.config().record_bytes_max {
-            return Err(ProduceError::TooLarge { bytes });
-        }
+        let bytes = record.bytes_within(inner.clients.config().record_bytes_max)?;
         let permit = inner.load.acquire(bytes).ok_or(ProduceError::Busy)?;
         let (answer, receiver) = oneshot::channel();
         let topic = inner.clients.names().name(record.topic);
@@ -159,11 +165,8 @@ impl Producer {
             Ok(()) => Ok(receiver),
             Err((error, _record)) => {
                 if error.rdkafka_error_code() == Some(RDKafkaErrorCode::Fatal) {
-                    inner.health.fail(&error.to_string());
-                    // The supervisor lives as long as this sender.
-                    drop(inner.failures.send(Failure {
-                        generation: native.generation,
-                    }));
+                    inner.health.fail(native.generation, &error.to_string());
+                    call_supervisor(&inner.failures);
                 }
                 Err(produce_error(&error, bytes))
             }
@@ -172,16 +175,16 @@ impl Producer {
 }
 
 /// Builds a new producer for each one that fails; ends with the last handle.
-fn supervise(inner: &Weak<Inner>, failed: &mpsc::Receiver<Failure>) {
-    while let Ok(failure) = failed.recv() {
+fn supervise(inner: &Weak<Inner>, failed: &mpsc::Receiver<()>) {
+    while failed.recv() == Ok(()) {
         while let Some(inner) = inner.upgrade() {
             let generation = {
-                let native = inner.native.read().unwrap_or_else(PoisonError::into_inner);
-                native.generation
+                let current = lock(&inner.health.current);
+                if current.broken.is_none() {
+                    break;
+                }
+                current.generation
             };
-            if failure.generation < generation {
-                break;
-            }
             match build(
                 &inner.clients,
                 generation + 1,
@@ -194,7 +197,7 @@ fn supervise(inner: &Weak<Inner>, failed: &mpsc::Receiver<Failure>) {
                             inner.native.write().unwrap_or_else(PoisonError::into_inner);
                         std::mem::replace(&mut *native, new)
                     };
-                    *lock(&inner.health.broken) = None;
+                    inner.health.replaced(generation + 1);
                     tracing::info!(generation = generation + 1, "producer replaced");
                     // Answers what was in flight there.
                     drop(old);
@@ -213,12 +216,25 @@ fn supervise(inner: &Weak<Inner>, failed: &mpsc::Receiver<Failure>) {
 // === impl Health ===
 
 impl Health {
-    fn fail(&self, reason: &str) {
-        let mut broken = lock(&self.broken);
-        if broken.is_none() {
+    fn fail(&self, generation: u64, reason: &str) {
+        let mut current = lock(&self.current);
+        let known = current.broken.as_ref().map(|broken| broken.generation);
+        // A new one may fail before it is the current one.
+        if generation >= current.generation && known.is_none_or(|known| known < generation) {
             tracing::error!(reason, "producer unusable, building a new one");
-            *broken = Some(reason.to_owned());
+            current.broken = Some(Broken {
+                generation,
+                reason: reason.to_owned(),
+            });
         }
+    }
+
+    fn replaced(&self, generation: u64) {
+        let mut current = lock(&self.current);
+        current.generation = generation;
+        current
+            .broken
+            .take_if(|broken| broken.generation < generation);
     }
 }
 
@@ -227,10 +243,8 @@ impl Health {
 impl Context {
     /// Never blocks and drops no producer: this runs on the producer's own thread.
     fn fail(&self, reason: &str) {
-        self.health.fail(reason);
-        drop(self.failures.send(Failure {
-            generation: self.generation,
-        }));
+        self.health.fail(self.generation, reason);
+        call_supervisor(&self.failures);
     }
 }
 
@@ -293,7 +307,7 @@ fn build(
     clients: &Clients,
     generation: u64,
     health: &Arc<Health>,
-    failures: &mpsc::Sender<Failure>,
+    failures: &mpsc::SyncSender<()>,
 ) -> Result<Native, LogError> {
     let context = Context {
         generation,
@@ -310,18 +324,19 @@ fn build(
     })
 }
 
+/// Never blocks. Full: a note waits already, and the supervisor looks at the health after taking it.
+fn call_supervisor(failures: &mpsc::SyncSender<()>) {
+    if failures.try_send(()) == Err(mpsc::TrySendError::Disconnected(())) {
+        tracing::error!("the producer's supervisor has ended");
+    }
+}
+
 fn produce_error(error: &KafkaError, bytes: usize) -> ProduceError {
     match error.rdkafka_error_code() {
         Some(RDKafkaErrorCode::QueueFull) => ProduceError::Busy,
         Some(RDKafkaErrorCode::MessageSizeTooLarge) => ProduceError::TooLarge { bytes },
         Some(_) | None => ProduceError::Unacknowledged(error.to_string()),
     }
-}
-
-fn record_bytes(record: &Record) -> usize {
-    let headers = record.headers.iter();
-    let headers_bytes: usize = headers.map(|(name, value)| name.len() + value.len()).sum();
-    record.key.len() + record.value.len() + headers_bytes
 }
 
 fn native_headers(record: &Record) -> OwnedHeaders {

@@ -17,6 +17,7 @@ use crate::{
         client::{Clients, LogContext},
     },
 };
+use check::Found;
 use rdkafka::{admin::AdminClient, error::KafkaError};
 use schemas::Topic;
 use std::{collections::BTreeMap, path::Path, sync::Arc};
@@ -88,32 +89,47 @@ impl Topics {
         })
     }
 
-    /// Creates what is missing; with `grow`, adds partitions up to the configured number. Doing it again changes nothing.
+    /// Creates what is missing; with `grow`, adds partitions up to the configured number. Webhooks come last, when all
+    /// others can be used. Doing it again changes nothing.
     ///
     /// # Errors
     /// [`LogError::Unavailable`] when the cluster does not answer, [`LogError::Fatal`] when it refuses.
     pub async fn ensure(&self, grow: bool) -> Result<Ensured, LogError> {
         let mut ensured = Ensured::default();
-        let before = self.found().await?;
-        let missing = before.iter().filter(|found| !found.exists());
-        for found in missing {
-            if self.create(found.topic).await? {
-                ensured.created.push(self.name(found.topic));
-            }
-        }
-        if grow {
-            let wanted = self.clients.config().partitions;
-            for found in before.iter().filter(|found| found.exists()) {
-                if found.partitions < wanted {
-                    let name = self.name(found.topic);
-                    self.grow(&name, wanted).await?;
-                    ensured.grown.push((name, found.partitions, wanted));
-                }
-            }
-        }
-        let after = self.visible(&ensured).await?;
+        let (webhooks, behind): (Vec<_>, Vec<_>) = self
+            .found()
+            .await?
+            .into_iter()
+            .partition(|found| found.topic == Topic::Webhooks);
+        self.ensure_some(&behind, grow, &mut ensured).await?;
+        // A dispatcher that runs owns a new partition at once: everything behind it must be there by then.
+        self.visible(&ensured, |topic| topic != Topic::Webhooks)
+            .await?;
+        self.ensure_some(&webhooks, grow, &mut ensured).await?;
+        let after = self.visible(&ensured, |_| true).await?;
         ensured.deviations = check::deviations(self.clients.config(), self.clients.names(), &after);
         Ok(ensured)
+    }
+
+    async fn ensure_some(
+        &self,
+        before: &[Found],
+        grow: bool,
+        ensured: &mut Ensured,
+    ) -> Result<(), LogError> {
+        let wanted = self.clients.config().partitions;
+        for found in before {
+            let name = self.name(found.topic);
+            if !found.exists() {
+                if self.create(found.topic).await? {
+                    ensured.created.push(name);
+                }
+            } else if grow && found.partitions < wanted {
+                self.grow(&name, wanted).await?;
+                ensured.grown.push((name, found.partitions, wanted));
+            }
+        }
+        Ok(())
     }
 
     /// Whether the topics are such that no promise breaks; returns the number of partitions.

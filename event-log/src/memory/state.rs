@@ -67,14 +67,7 @@ impl State {
 
     /// Whether a record is taken, and what trouble it meets.
     pub(super) fn accept(&mut self, record: &Record) -> Result<Option<Trouble>, ProduceError> {
-        let headers = record
-            .headers
-            .iter()
-            .map(|(name, value)| name.len() + value.len());
-        let bytes = record.key.len() + record.value.len() + headers.sum::<usize>();
-        if bytes > self.record_bytes_max {
-            return Err(ProduceError::TooLarge { bytes });
-        }
+        record.bytes_within(self.record_bytes_max)?;
         if let Some(reason) = &self.unavailable {
             return Err(ProduceError::Unacknowledged(reason.clone()));
         }

@@ -318,6 +318,8 @@ async fn topics_are_made_once_checked_and_described() {
     let topics = Topics::connect(&config, Path::new(".")).expect("a client");
     let made = topics.ensure(false).await.expect("made");
     assert_eq!((made.created.len(), made.deviations), (8, vec![]));
+    let webhooks = format!("{}.webhooks", config.topic_prefix);
+    assert_eq!(made.created.last(), Some(&webhooks));
     let again = topics.ensure(false).await.expect("unchanged");
     assert_eq!(again, Ensured::default());
     let stand = Stand::on(config.clone()).await;
@@ -344,7 +346,7 @@ async fn topics_are_made_once_checked_and_described() {
         "LogAppendTime"
     );
     config.partitions = 3;
-    config.retention = Duration::from_secs(200_000);
+    config.retention = Duration::from_secs(700_000);
     let topics = Topics::connect(&config, Path::new(".")).expect("a client");
     let differs = topics.ensure(false).await.expect("checked");
     assert!(differs.created.is_empty() && differs.grown.is_empty());
@@ -356,7 +358,18 @@ async fn topics_are_made_once_checked_and_described() {
     assert!(text.contains("retention.ms is 604800000"), "{text}");
     let grown = topics.ensure(true).await.expect("grown");
     assert_eq!(grown.grown.len(), 8);
+    assert_eq!(grown.grown.last(), Some(&(webhooks, 2, 3)));
     assert_eq!(topics.verify().await, Ok(3));
+    config.retention = Duration::from_secs(200_000);
+    let topics = Topics::connect(&config, Path::new(".")).expect("a client");
+    let Err(LogError::Fatal(text)) = topics.verify().await else {
+        panic!("webhooks outlive their claims")
+    };
+    let reason = format!(
+        "{}.webhooks: retention.ms is 604800000, at most 200000000",
+        config.topic_prefix
+    );
+    assert!(text.contains(&reason), "{text}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -91,8 +91,25 @@ async fn a_fatal_error_costs_the_record_in_flight_and_a_new_producer() {
 async fn an_unusable_producer_is_not_ready() {
     let stand = stand(|_| {});
     assert_eq!(stand.producer.ready(), Ok(()));
-    stand.producer.0.health.fail("out of order");
+    stand.producer.0.health.fail(0, "out of order");
     assert!(stand.producer.ready().is_err());
+}
+
+#[test]
+fn what_a_former_producer_says_changes_nothing() {
+    let health = Health::default();
+    let broken = || {
+        let current = lock(&health.current);
+        current.broken.as_ref().map(|broken| broken.generation)
+    };
+    health.fail(0, "a");
+    health.fail(1, "the next one, before it is in use");
+    health.replaced(1);
+    assert_eq!(broken(), Some(1), "it needs one more");
+    health.replaced(2);
+    assert_eq!(broken(), None);
+    health.fail(1, "late");
+    assert_eq!(broken(), None, "nobody would ever clear it");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -4,7 +4,7 @@ use crate::{
     config::KafkaConfig,
     kafka::{
         client::message_bytes_max,
-        topics::settings::{insync_min, wanted},
+        topics::settings::{delay_retention_ms_min, insync_min, wanted},
     },
 };
 use schemas::{Topic, TopicNames};
@@ -141,14 +141,22 @@ fn broken_settings(config: &KafkaConfig, found: &Found) -> Vec<String> {
     {
         broken.push(format!("cleanup.policy is {policy}, must be delete"));
     }
-    let needed = u64::try_from(message_bytes_max(config.record_bytes_max)).unwrap_or(u64::MAX);
+    let needed = message_bytes_max(found.topic, config.record_bytes_max);
+    let needed = u64::try_from(needed).unwrap_or(u64::MAX);
     if let Some(bytes) = number("max.message.bytes")
         && bytes < needed
     {
         broken.push(format!(
-            "max.message.bytes is {bytes}, records of record_bytes_max need {needed}"
+            "max.message.bytes is {bytes}, with this record_bytes_max at least {needed} are needed"
         ));
     }
+    if setting("unclean.leader.election.enable") == Some("true") {
+        broken.push(
+            "unclean.leader.election.enable is true, must be false: acknowledged records could be lost"
+                .to_owned(),
+        );
+    }
+    broken.extend(broken_retention(config, found));
     if let Some(insync) = number("min.insync.replicas") {
         let least = u64::from(insync_min(found.replicas));
         if insync < least || insync > u64::from(found.replicas) {
@@ -161,6 +169,43 @@ fn broken_settings(config: &KafkaConfig, found: &Found) -> Vec<String> {
     broken
 }
 
+/// Retention under which records go too early, or stay for too long.
+fn broken_retention(config: &KafkaConfig, found: &Found) -> Vec<String> {
+    let mut broken = Vec::new();
+    let number = |key: &str| found.settings.get(key)?.parse::<i64>().ok();
+    // Negative: kept for ever.
+    let retention_ms = number("retention.ms").map(|ms| u128::try_from(ms).unwrap_or(u128::MAX));
+    let shown = found
+        .settings
+        .get("retention.ms")
+        .map_or("", String::as_str);
+    match (found.topic, retention_ms) {
+        (Topic::Webhooks, Some(ms)) if ms > config.retention.as_millis() => {
+            let most_ms = config.retention.as_millis();
+            broken.push(format!(
+                "retention.ms is {shown}, at most {most_ms} (`log.retention`) is needed: the claims are kept with \
+                 that in mind, an older webhook that is read again would be delivered twice"
+            ));
+        }
+        (Topic::Delay(tier), Some(ms)) if ms < delay_retention_ms_min(tier) => {
+            let least_ms = delay_retention_ms_min(tier);
+            broken.push(format!(
+                "retention.ms is {shown}, at least {least_ms} is needed: deliveries that wait could be deleted"
+            ));
+        }
+        _ => {}
+    }
+    if found.topic != Topic::DeadLetters
+        && let Some(bytes) = number("retention.bytes")
+        && bytes >= 0
+    {
+        broken.push(format!(
+            "retention.bytes is {bytes}, must be -1: records could be deleted before anybody has read them"
+        ));
+    }
+    broken
+}
+
 fn webhooks_partitions(found: &[Found]) -> u32 {
     let webhooks = found.iter().find(|found| found.topic == Topic::Webhooks);
     webhooks.map_or(0, |webhooks| webhooks.partitions)
@@ -169,6 +214,7 @@ fn webhooks_partitions(found: &[Found]) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{DERIVED_BYTES_RESERVE, kafka::client::FRAME_BYTES_MAX};
 
     fn config() -> KafkaConfig {
         KafkaConfig {
@@ -244,6 +290,102 @@ mod tests {
             "fencepost topics ensure",
         ] {
             assert!(text.contains(reason), "{reason}: {text}");
+        }
+    }
+
+    #[test]
+    fn retention_neither_deletes_what_waits_nor_outlives_the_claims() {
+        const LEAST_H6: &str = "216000000";
+        let with = |at: usize, key: &str, value: &str| {
+            let config = config();
+            let mut found = as_created(&config);
+            found[at].settings.insert(key.into(), value.into());
+            verify(&config, &TopicNames::new("p"), &found)
+        };
+        for (at, key, value, reason) in [
+            (
+                0,
+                "retention.ms",
+                "604800001",
+                "p.webhooks: retention.ms is 604800001, at most 604800000",
+            ),
+            (
+                0,
+                "retention.ms",
+                "-1",
+                "p.webhooks: retention.ms is -1, at most 604800000",
+            ),
+            (
+                1,
+                "retention.ms",
+                "86399999",
+                "p.delay.5s: retention.ms is 86399999, at least 86400000",
+            ),
+            (
+                6,
+                "retention.ms",
+                "215999999",
+                "p.delay.6h: retention.ms is 215999999, at least 216000000",
+            ),
+            (
+                0,
+                "retention.bytes",
+                "1000",
+                "p.webhooks: retention.bytes is 1000, must be -1",
+            ),
+            (
+                3,
+                "retention.bytes",
+                "1000",
+                "p.delay.2m: retention.bytes is 1000, must be -1",
+            ),
+            (
+                7,
+                "unclean.leader.election.enable",
+                "true",
+                "p.dead-letters: unclean.leader.election.enable is true",
+            ),
+        ] {
+            let text = with(at, key, value).expect_err("refused");
+            assert!(text.contains(reason), "{reason}: {text}");
+            assert!(text.contains("fencepost topics ensure"), "{text}");
+        }
+        for (at, key, value) in [
+            (0, "retention.ms", "1"),
+            (1, "retention.ms", "-1"),
+            (6, "retention.ms", LEAST_H6),
+            (7, "retention.ms", "-1"),
+            (7, "retention.bytes", "1000"),
+        ] {
+            assert_eq!(with(at, key, value), Ok(4), "{key} = {value}");
+        }
+    }
+
+    #[test]
+    fn a_short_retention_shortens_no_tier() {
+        let mut config = config();
+        config.retention = std::time::Duration::from_secs(1);
+        let found = as_created(&config);
+        assert_eq!(verify(&config, &TopicNames::new("p"), &found), Ok(4));
+    }
+
+    #[test]
+    fn only_webhooks_do_without_the_reserve() {
+        let webhook = config().record_bytes_max + FRAME_BYTES_MAX;
+        let bytes = webhook.to_string();
+        let with = |at: usize| {
+            let config = config();
+            let mut found = as_created(&config);
+            found[at]
+                .settings
+                .insert("max.message.bytes".into(), bytes.clone());
+            verify(&config, &TopicNames::new("p"), &found)
+        };
+        assert_eq!(with(0), Ok(4));
+        for at in [1, 7] {
+            let needed = (webhook + DERIVED_BYTES_RESERVE).to_string();
+            let text = with(at).expect_err("refused");
+            assert!(text.contains(&needed), "{text}");
         }
     }
 

@@ -139,11 +139,16 @@ impl Topics {
         }
     }
 
-    /// Waits until what was created can be used.
-    pub(super) async fn visible(&self, ensured: &Ensured) -> Result<Vec<Found>, LogError> {
+    /// Waits until the topics that `asked` chooses, with what was created of them, can be used; returns these.
+    pub(super) async fn visible(
+        &self,
+        ensured: &Ensured,
+        asked: impl Fn(Topic) -> bool,
+    ) -> Result<Vec<Found>, LogError> {
         let deadline = Instant::now() + VISIBLE_TIMEOUT;
         loop {
-            let found = self.found().await?;
+            let mut found = self.found().await?;
+            found.retain(|found| asked(found.topic));
             let seen = found.iter().all(|found| {
                 let name = self.name(found.topic);
                 let grown = ensured.grown.iter().find(|(grown, ..)| *grown == name);

@@ -1,14 +1,15 @@
 //! The settings that topics are created with and checked against.
 
 use crate::{config::KafkaConfig, kafka::client::message_bytes_max};
-use schemas::Topic;
+use schemas::{DelayTier, Topic};
 
 /// Names of every setting that is set or checked.
-pub(super) const MATTER: [&str; 7] = [
+pub(super) const MATTER: [&str; 8] = [
     "cleanup.policy",
     "max.message.bytes",
     "message.timestamp.type",
     "min.insync.replicas",
+    "retention.bytes",
     "retention.ms",
     "segment.ms",
     "unclean.leader.election.enable",
@@ -16,12 +17,19 @@ pub(super) const MATTER: [&str; 7] = [
 
 /// Retention works on whole segments: delay tiers must close theirs often to be cleaned up.
 const DELAY_SEGMENT_MS: u128 = 6 * 3_600 * 1_000;
-/// Retention of a delay tier is at least this many times its wait: a dispatcher may be down for long.
+/// Retention of a delay tier is at least this many times its wait, and at least [`DELAY_RETENTION_MS_MIN`]: a dispatcher
+/// may be down for long.
 const DELAY_RETENTION_WAITS: u128 = 10;
+const DELAY_RETENTION_MS_MIN: u128 = 24 * 3_600 * 1_000;
 
 /// Replicas that must have a record before it is acknowledged.
 pub(super) fn insync_min(replicas: u32) -> u32 {
     if replicas >= 3 { 2 } else { 1 }
+}
+
+/// Shortest retention under which no record of a tier is deleted before it could be handed out, milliseconds.
+pub(super) fn delay_retention_ms_min(tier: DelayTier) -> u128 {
+    (tier.wait().as_millis() * DELAY_RETENTION_WAITS).max(DELAY_RETENTION_MS_MIN)
 }
 
 /// Settings for creating `topic`.
@@ -29,8 +37,7 @@ pub(super) fn wanted(topic: Topic, config: &KafkaConfig) -> Vec<(&'static str, S
     let retention_ms = match topic {
         Topic::Webhooks => config.retention.as_millis(),
         Topic::Delay(tier) => {
-            let wait_ms = tier.wait().as_millis();
-            let least_ms = wait_ms * DELAY_RETENTION_WAITS;
+            let least_ms = delay_retention_ms_min(tier);
             config.retention.as_millis().max(least_ms)
         }
         Topic::DeadLetters => config.dead_letters_retention.as_millis(),
@@ -40,7 +47,7 @@ pub(super) fn wanted(topic: Topic, config: &KafkaConfig) -> Vec<(&'static str, S
         ("cleanup.policy", "delete".to_owned()),
         (
             "max.message.bytes",
-            message_bytes_max(config.record_bytes_max).to_string(),
+            message_bytes_max(topic, config.record_bytes_max).to_string(),
         ),
         // The broker's clock rules: a tier is released by append time, whatever a producer's clock says.
         ("message.timestamp.type", "LogAppendTime".to_owned()),
@@ -51,6 +58,10 @@ pub(super) fn wanted(topic: Topic, config: &KafkaConfig) -> Vec<(&'static str, S
         ("retention.ms", retention_ms.to_string()),
         ("unclean.leader.election.enable", "false".to_owned()),
     ];
+    if topic != Topic::DeadLetters {
+        // Whatever the brokers' default: time alone decides what goes, or a burst would push out what nobody has read.
+        settings.push(("retention.bytes", "-1".to_owned()));
+    }
     if matches!(topic, Topic::Delay(_)) {
         settings.push(("segment.ms", DELAY_SEGMENT_MS.to_string()));
     }
