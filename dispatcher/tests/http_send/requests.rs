@@ -197,7 +197,42 @@ async fn the_framed_scheme_covers_types_too() {
     assert!(!signatures.contains(&expected(&second, "pull").as_str()));
 }
 
+/// Secrets whose time is over sign nothing, and what must be signed is not sent unsigned.
+#[tokio::test]
+async fn nothing_is_sent_unsigned_where_a_signature_is_configured() {
+    for scheme in [SigningScheme::StandardWebhooks, SigningScheme::Framed] {
+        let receiver = Receiver::willing().await;
+        let over = Some("2020-01-01T00:00:00Z");
+        let sender = signing_sender_until(&receiver, scheme, &["one", "two"], over);
+        let outcome = send(&sender, &webhook(b"{}")).await;
+        assert_eq!(outcome.kind, OutcomeKind::Failed, "{outcome:?}");
+        assert_eq!(outcome.status, None);
+        assert_eq!((receiver.connections(), receiver.requests().len()), (0, 0));
+
+        let good = Some("9000-01-01T00:00:00Z");
+        let sender = signing_sender_until(&receiver, scheme, &["one"], good);
+        let outcome = send(&sender, &webhook(b"{}")).await;
+        assert_eq!(outcome.kind, OutcomeKind::Delivered, "{outcome:?}");
+        assert!(
+            !receiver
+                .requests()
+                .remove(0)
+                .all("webhook-signature")
+                .is_empty()
+        );
+    }
+}
+
 fn signing_sender(receiver: &Receiver, scheme: SigningScheme, keys: &[&str]) -> HttpSend {
+    signing_sender_until(receiver, scheme, keys, None)
+}
+
+fn signing_sender_until(
+    receiver: &Receiver,
+    scheme: SigningScheme,
+    keys: &[&str],
+    not_after: Option<&str>,
+) -> HttpSend {
     let files = tempfile::tempdir().unwrap();
     let mut secrets = Vec::new();
     for (at, key) in keys.iter().enumerate() {
@@ -206,7 +241,7 @@ fn signing_sender(receiver: &Receiver, scheme: SigningScheme, keys: &[&str]) -> 
         secrets.push(SecretRef {
             env: None,
             file: Some(file.into()),
-            not_after: None,
+            not_after: not_after.map(|it| it.parse().unwrap()),
         });
     }
     let mut config = destination(&receiver.url());
