@@ -2,7 +2,7 @@
 
 use crate::fakes::{
     faults::{Mode, Step},
-    world::{FakePath, World},
+    world::{FakePath, START_MS, World, webhook},
 };
 use bytes::Bytes;
 use dispatcher::process::{Finished, Infra, Job, Place, process};
@@ -157,6 +157,13 @@ pub(crate) fn start(
 ) -> JoinHandle<Result<Finished, Infra>> {
     let (path, mut job) = (Arc::clone(path), job(world, record));
     tokio::spawn(async move { process(&path, &mut job).await })
+}
+
+/// Publishes one webhook and works on it.
+pub(crate) async fn begin(world: &World) -> JoinHandle<Result<Finished, Infra>> {
+    world.publish(&webhook("d1", START_MS)).await;
+    let record = world.log.inner.records(Topic::Webhooks).remove(0);
+    start(world, &Arc::new(world.path()), &record)
 }
 
 /// Appends a delivery to the smallest tier by hand and gives it back as the log hands it out.

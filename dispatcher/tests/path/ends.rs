@@ -201,3 +201,30 @@ async fn a_letter_that_can_not_be_published_finishes_nothing() {
     assert_eq!((tries(), world.letters().len()), (15, 1));
     assert_eq!(world.send.sent().len(), 1);
 }
+
+/// A dispatcher dies between the hop and the transition: the hop tells what came of the attempt, the takeover does not
+/// tell it again.
+#[tokio::test(start_paused = true)]
+async fn an_attempt_whose_outcome_is_known_is_not_told_as_interrupted() {
+    // claim, send, hop, transition.
+    let world = World::new(1, Faults::at(&[(3, Mode::CrashBefore)]));
+    world.send.script([status(500), status(404)]);
+    world.publish(&webhook("d1", START_MS)).await;
+    let mut driver = Driver::new(&world);
+    let first = driver.unfinished().remove(0);
+    assert_eq!(driver.take(&first).await, None);
+    let hop = driver.unfinished().pop().unwrap();
+    assert_ne!(hop.topic, Topic::Webhooks);
+    world.clock.advance(60_000);
+    let finished = driver.take(&hop).await.unwrap();
+    assert_eq!(finished, Ok(Finished::DeadLettered(Reason::Rejected)));
+    let events = world.store.events();
+    let took_over = |event: &StoreEvent| matches!(event, StoreEvent::Claimed(held) if held.interrupted.is_some());
+    assert!(events.iter().any(took_over), "{events:?}");
+    let letter = world.letters().remove(0);
+    let told: Vec<_> = letter.history.iter().map(|it| it.outcome).collect();
+    assert_eq!(told, [OutcomeKind::Failed, OutcomeKind::Rejected]);
+    assert_eq!(letter.attempts, 2);
+    driver.until_quiet(Order::OldestFirst).await;
+    assert_eq!(world.send.sent().len(), 2);
+}

@@ -1,19 +1,17 @@
 //! Claims that are lost, renewals and writes without an answer.
 
 use crate::{
-    driver::{hops, start},
+    driver::{begin, hops},
     fakes::{
         faults::{Faults, Mode, Step},
         send::status,
         store::StoreEvent,
-        world::{START_MS, World, eventually, webhook},
+        world::{START_MS, World, eventually},
     },
 };
 use dedup_store::{Claim, ClaimAsk, Held, Reopen, Status, Store, Transition};
-use dispatcher::process::{Finished, Infra};
-use schemas::Topic;
-use std::{sync::Arc, time::Duration};
-use tokio::task::JoinHandle;
+use dispatcher::process::Finished;
+use std::time::Duration;
 use uuid::Uuid;
 
 const THIEF: Uuid = Uuid::from_u128(99);
@@ -180,13 +178,6 @@ async fn a_claim_lost_before_the_attempt_sends_nothing() {
     assert_eq!(job.await.unwrap(), Ok(Finished::Duplicate));
     assert_eq!(world.send.sent(), []);
     assert_eq!(world.store.inner.rows()[0].1.status, Status::Completed);
-}
-
-/// Publishes one webhook and works on it.
-async fn begin(world: &World) -> JoinHandle<Result<Finished, Infra>> {
-    world.publish(&webhook("d1", START_MS)).await;
-    let record = world.log.inner.records(Topic::Webhooks).remove(0);
-    start(world, &Arc::new(world.path()), &record)
 }
 
 /// Another dispatcher, whose clock is far ahead, takes the claim over.

@@ -1,11 +1,13 @@
-//! The dispatcher between a fake log, a fake store and a fake receiver: `process()` in `steps`, `waits`, `leases` and
-//! `ends`, the loop around it in `run`. The numbers of invariants are those of the design.
+//! The dispatcher between a fake log, a fake store and a fake receiver: `process()` in `steps`, `waits`, `leases`,
+//! `renewals`, `sizes` and `ends`, the loop around it in `run`. The numbers of invariants are those of the design.
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail the test")]
 
 mod driver;
 mod ends;
 mod fakes;
 mod leases;
+mod renewals;
 mod run;
+mod sizes;
 mod steps;
 mod waits;

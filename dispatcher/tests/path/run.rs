@@ -1,5 +1,6 @@
 //! `run()` over the memory log: members, watermarks, shutdown, bounds and defects.
 
 mod bounds;
+mod ending;
 mod members;
 mod running;

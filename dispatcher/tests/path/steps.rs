@@ -212,7 +212,9 @@ fn check_winners(events: &[StoreEvent], what: &str) {
     for event in events {
         match event {
             StoreEvent::Claimed(held) => newest = held.row.claim_token,
-            StoreEvent::Moved { token, to, answer } => {
+            StoreEvent::Moved {
+                token, to, answer, ..
+            } => {
                 assert_eq!(*answer == Transition::Applied, *token == newest, "{what}");
                 let ended = matches!(to, To::Completed { .. } | To::Failed { .. });
                 if ended && *answer == Transition::Applied && !ends.contains(token) {
@@ -266,6 +268,7 @@ fn check_attempts(world: &World, story: &Story, faults: &[(Step, Mode)], what: &
             token,
             to: To::Waiting { not_before_ms },
             answer: Transition::Applied,
+            ..
         } = event
         {
             let at = sent.iter().position(|sent| sent.token == token).unwrap();

@@ -11,7 +11,7 @@ use crate::{
 };
 use dedup_store::{Claim, Status};
 use dispatcher::{outcome::of_status, process::Finished};
-use schemas::{DelayTier, Delivery, Topic};
+use schemas::{DelayTier, Delivery, Reason, Topic};
 use std::{sync::Arc, time::Duration};
 use uuid::Uuid;
 
@@ -216,4 +216,54 @@ async fn what_does_not_fit_into_memory_goes_round_a_tier() {
             .iter()
             .all(|(_, row)| row.status == Status::Completed)
     );
+}
+
+/// What ends without a request needs no room, and must not go round for want of it.
+#[tokio::test(start_paused = true)]
+async fn a_delivery_that_is_over_needs_no_room() {
+    let mut world = World::new(1, Faults::default());
+    world.destinations.get_mut("billing").unwrap().concurrency = 1;
+    world.send.hold();
+    world.publish(&webhook("d1", START_MS)).await;
+    let path = Arc::new(world.path());
+    let slow = start(&world, &path, &world.log.inner.records(Topic::Webhooks)[0]);
+    eventually("an attempt", || world.send.running() == 1).await;
+    let retry = &world.destinations["billing"].retry;
+    let age_ms = i64::try_from(retry.max_age.as_millis()).unwrap();
+    let used_up = Delivery {
+        attempt: retry.attempts_max + 1,
+        fence: Some(Uuid::from_u128(7)),
+        ..Delivery::first(webhook("d2", START_MS), "billing")
+    };
+    let old = Delivery::first(webhook("d3", START_MS - age_ms - 1), "billing");
+    for (delivery, reason) in [(used_up, Reason::Exhausted), (old, Reason::Expired)] {
+        let record = put(&world, &delivery).await;
+        let finished = start(&world, &path, &record).await.unwrap();
+        assert_eq!(finished, Ok(Finished::DeadLettered(reason)));
+        assert_eq!(world.letters().pop().unwrap().reason, reason);
+    }
+    assert_eq!(world.send.sent().len(), 1);
+    world.send.answer(1);
+    assert_eq!(slow.await.unwrap(), Ok(Finished::Delivered));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_clock_set_back_puts_what_is_held_into_a_tier() {
+    let world = World::new(1, Faults::default());
+    let first = Delivery::first(webhook("d1", START_MS), "billing");
+    let due_at_ms = START_MS + 3_000;
+    let record = put(&world, &Delivery { due_at_ms, ..first }).await;
+    let job = start(&world, &Arc::new(world.path()), &record);
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert!(!job.is_finished(), "held");
+    world.clock.advance(-60_000);
+    let set_back_ms = world.clock.now_ms();
+    assert_eq!(job.await.unwrap(), Ok(Finished::Hopped));
+    assert!(world.clock.now_ms() - set_back_ms < 5_000);
+    let (tier, hop) = hops(&world).pop().unwrap();
+    assert_eq!((tier, hop.due_at_ms), (DelayTier::S30, due_at_ms));
+    Driver::new(&world).until_quiet(Order::NewestFirst).await;
+    let sent = world.send.sent();
+    assert_eq!(sent.len(), 1);
+    assert!(sent[0].at_ms >= due_at_ms);
 }

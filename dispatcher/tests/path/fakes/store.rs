@@ -27,6 +27,8 @@ pub(crate) enum StoreEvent {
     Renewed,
     Moved {
         token: Uuid,
+        /// End of the lease, as far as the caller knew.
+        lease_until_ms: i64,
         to: To,
         answer: Transition,
     },
@@ -68,9 +70,10 @@ impl FakeStore {
         to: To,
         call: impl Future<Output = Result<Transition, StoreError>>,
     ) -> Result<Transition, StoreError> {
-        let token = held.row.claim_token;
+        let (token, lease_until_ms) = (held.row.claim_token, held.row.lease_until_ms);
         self.noted(Step::Transition, call, |answer| StoreEvent::Moved {
             token,
+            lease_until_ms,
             to,
             answer,
         })
