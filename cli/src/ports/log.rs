@@ -5,11 +5,11 @@ use crate::failure::Failure;
 use event_log::kafka::{KafkaConsumer, KafkaLog};
 use event_log::{
     Appended, Consumer, Event, EventLog, LogError, Page, Position, ProduceError, Record, Watermark,
-    config::{EmbeddedConfig, LogConfig},
+    config::{EmbeddedConfig, LogConfig, RegistryIdsConfig},
     embedded::{EmbeddedConsumer, EmbeddedLog},
 };
 use runtime::Clock;
-use schemas::{Codec, Framing, Topic};
+use schemas::{Codec, Framing, Record as Schema, RegistryIds, Topic};
 use std::{path::Path, time::Duration};
 
 /// The log of this process.
@@ -54,19 +54,40 @@ pub(crate) async fn open(config: &LogConfig, base: &Path, clock: Clock) -> Resul
     }
 }
 
-/// How records are framed; every framing is read.
+/// How records are framed; every framing is read, under the ids of today and of former times.
 pub(crate) fn codec(config: &LogConfig) -> Codec {
-    let ids = match config {
-        LogConfig::Embedded(_) => None,
-        LogConfig::Kafka(kafka) => kafka.registry_ids,
+    let (ids, former) = match config {
+        LogConfig::Embedded(_) => (None, &[][..]),
+        LogConfig::Kafka(kafka) => (kafka.registry_ids, kafka.former_registry_ids.as_slice()),
     };
-    Codec::new(ids.map_or(Framing::SingleObject, |ids| {
-        Framing::Confluent(schemas::RegistryIds {
-            webhook: ids.webhook,
-            delivery: ids.delivery,
-            dead_letter: ids.dead_letter,
+    let framing = ids.map_or(Framing::SingleObject, |ids| {
+        Framing::Confluent(registry_ids(ids))
+    });
+    former.iter().fold(Codec::new(framing), |codec, ids| {
+        accept_former(codec, &registry_ids(*ids))
+    })
+}
+
+/// Reads the schemas of today under the ids that they had in former times.
+fn accept_former(codec: Codec, ids: &RegistryIds) -> Codec {
+    Schema::ALL.into_iter().fold(codec, |codec, record| {
+        let accepted = codec
+            .clone()
+            .accept(record, Some(ids.of(record)), record.text());
+        // Only a schema that can not be parsed is refused, and this one is the one that everything is read with.
+        accepted.unwrap_or_else(|error| {
+            tracing::error!(%error, record = record.name(), "a former registry id is not known");
+            codec
         })
-    }))
+    })
+}
+
+fn registry_ids(ids: RegistryIdsConfig) -> RegistryIds {
+    RegistryIds {
+        webhook: ids.webhook,
+        delivery: ids.delivery,
+        dead_letter: ids.dead_letter,
+    }
 }
 
 /// Prefix of the topics' names.
@@ -183,6 +204,92 @@ impl Consumer for AnyConsumer {
             Self::Embedded(consumer) => consumer.close(watermarks, deadline).await,
             #[cfg(feature = "kafka")]
             Self::Kafka(consumer) => consumer.close(watermarks, deadline).await,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bytes::Bytes;
+    use event_log::config::KafkaConfig;
+    use schemas::{DeadLetter, Delivery, Origin, Reason, Webhook};
+
+    fn ids(first: u32) -> RegistryIdsConfig {
+        RegistryIdsConfig {
+            webhook: first,
+            delivery: first + 1,
+            dead_letter: first + 2,
+        }
+    }
+
+    fn codec_with(now: Option<RegistryIdsConfig>, former: &[RegistryIdsConfig]) -> Codec {
+        codec(&LogConfig::Kafka(KafkaConfig {
+            registry_ids: now,
+            former_registry_ids: former.to_vec(),
+            ..KafkaConfig::default()
+        }))
+    }
+
+    fn webhook() -> Webhook {
+        Webhook {
+            source: "github".into(),
+            delivery_id: "1".into(),
+            event_type: "push".into(),
+            content_type: None,
+            headers: Vec::new(),
+            body: Bytes::from_static(b"{}"),
+            received_at_ms: 1,
+            generation: 0,
+        }
+    }
+
+    fn letter() -> DeadLetter {
+        DeadLetter {
+            dead_letter_id: "x".into(),
+            source: "github".into(),
+            delivery_id: "1".into(),
+            destination: "billing".into(),
+            event_type: "push".into(),
+            reason: Reason::Gone,
+            detail: String::new(),
+            attempts: 1,
+            generation: 0,
+            last_status: Some(410),
+            received_at_ms: 1,
+            failed_at_ms: 2,
+            history: Vec::new(),
+            content_type: None,
+            headers: Vec::new(),
+            body: Bytes::new(),
+            origin: Origin {
+                topic: "t".into(),
+                partition: 0,
+                offset: 0,
+            },
+        }
+    }
+
+    #[test]
+    fn records_with_former_ids_are_read() {
+        let delivery = Delivery::first(webhook(), "billing");
+        for former in [ids(1), ids(11)] {
+            let writer = codec_with(Some(former), &[]);
+            let webhook_bytes = writer.encode_webhook(&webhook()).expect("small");
+            let delivery_bytes = writer.encode_delivery(&delivery).expect("small");
+            let letter_bytes = writer.encode_dead_letter(&letter()).expect("small");
+            // Changed, or taken out.
+            for now in [Some(ids(21)), None] {
+                let reader = codec_with(now, &[ids(1), ids(11)]);
+                assert_eq!(reader.decode_webhook(&webhook_bytes), Ok(webhook()));
+                assert_eq!(
+                    reader.decode_delivery(&delivery_bytes),
+                    Ok(delivery.clone())
+                );
+                assert_eq!(reader.decode_dead_letter(&letter_bytes), Ok(letter()));
+                let forgetful = codec_with(now, &[]);
+                assert!(forgetful.decode_webhook(&webhook_bytes).is_err());
+            }
         }
     }
 }
