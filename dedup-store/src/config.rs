@@ -7,6 +7,19 @@ use std::{path::PathBuf, time::Duration};
 /// Longest retention that every store can keep (CQL's TTL ends at 20 years).
 const RETENTION_MAX: Duration = Duration::from_secs(3_650 * 86_400);
 
+/// Shortest retention of an open row: while it is there, its attempts are counted. Without it a delivery whose dispatcher
+/// crashes starts again from its record's attempt, and may never come to an end.
+const OPEN_MIN: Duration = Duration::from_secs(3_600);
+
+/// Longest that one call, statement or connect may take. A lease has to outlast a call.
+const WITHIN_MAX: Duration = Duration::from_secs(600);
+
+/// Most calls that may wait for the embedded writer.
+const QUEUE_MAX: usize = 1_000_000;
+
+/// Most statements in flight: what one connection has stream ids for.
+const IN_FLIGHT_MAX: usize = 32_768;
+
 /// `[store]`, chosen by `kind`.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Deserialize)]
 #[serde(tag = "kind", rename_all = "kebab-case")]
@@ -116,7 +129,7 @@ pub struct TlsConfig {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct RetentionConfig {
-    /// Processing and waiting: after the end of the lease or of the wait.
+    /// Processing and waiting: after the end of the lease or of the wait. At least an hour.
     #[serde(with = "humantime_serde")]
     pub open: Duration,
     /// Failed.
@@ -178,11 +191,11 @@ impl EmbeddedConfig {
         if self.dir.as_os_str().is_empty() {
             wrong("dir", "is empty; name a directory");
         }
-        if self.queue_max == 0 {
-            wrong("queue_max", "must be at least 1");
+        if !(1..=QUEUE_MAX).contains(&self.queue_max) {
+            wrong("queue_max", "must be 1 to 1000000");
         }
-        if self.deadline.is_zero() {
-            wrong("deadline", "must be longer than 0");
+        if !is_bounded(self.deadline) {
+            wrong("deadline", BOUNDS);
         }
         problems
     }
@@ -237,16 +250,18 @@ impl CqlConfig {
         if self.replication_factor == 0 {
             wrong("replication_factor", "must be at least 1");
         }
-        if self.in_flight_max == 0 {
-            wrong("in_flight_max", "must be at least 1");
+        if !(1..=IN_FLIGHT_MAX).contains(&self.in_flight_max) {
+            wrong("in_flight_max", "must be 1 to 32768");
         }
-        if self.connect_timeout.is_zero() {
-            wrong("connect_timeout", "must be longer than 0");
+        if !is_bounded(self.connect_timeout) {
+            wrong("connect_timeout", BOUNDS);
         }
-        if self.request_timeout.is_zero() {
-            wrong("request_timeout", "must be longer than 0");
+        if !is_bounded(self.request_timeout) {
+            wrong("request_timeout", BOUNDS);
         }
-        if self.deadline <= self.request_timeout {
+        if !is_bounded(self.deadline) {
+            wrong("deadline", BOUNDS);
+        } else if self.deadline <= self.request_timeout {
             wrong(
                 "deadline",
                 "must be longer than request_timeout: an unknown outcome is resolved by asking again",
@@ -299,8 +314,11 @@ impl RetentionConfig {
         let mut wrong = |field: &str, message: &str| {
             problems.push(Problem::new(format!("{key}.{field}"), message));
         };
-        if self.open < Duration::from_secs(1) {
-            wrong("open", "must be at least 1s");
+        if self.open < OPEN_MIN {
+            wrong(
+                "open",
+                "must be at least 1h: while an open row is kept, its attempts are counted across crashes",
+            );
         }
         if self.failed < self.open {
             wrong(
@@ -319,6 +337,12 @@ impl RetentionConfig {
         }
         problems
     }
+}
+
+const BOUNDS: &str = "must be longer than 0 and at most 10min";
+
+fn is_bounded(duration: Duration) -> bool {
+    !duration.is_zero() && duration <= WITHIN_MAX
 }
 
 fn millis(duration: Duration) -> i64 {
@@ -376,7 +400,13 @@ mod tests {
         check("connect_timeout", &|config| {
             config.connect_timeout = Duration::ZERO
         });
-        check("in_flight_max", &|config| config.in_flight_max = 0);
+        check("deadline", &|config| config.deadline = Duration::MAX);
+        check("connect_timeout", &|config| {
+            config.connect_timeout = Duration::MAX
+        });
+        for count in [0, 32_769, usize::MAX] {
+            check("in_flight_max", &|config| config.in_flight_max = count);
+        }
         check("replication_factor", &|config| {
             config.replication_factor = 0
         });
@@ -412,17 +442,50 @@ mod tests {
         };
         let keys = ["store.dir", "store.queue_max", "store.deadline"];
         assert_eq!(keys_of(&StoreConfig::Embedded(wrong)), keys);
+        let absurd = EmbeddedConfig {
+            queue_max: usize::MAX,
+            deadline: Duration::MAX,
+            ..EmbeddedConfig::default()
+        };
+        let keys = ["store.queue_max", "store.deadline"];
+        assert_eq!(keys_of(&StoreConfig::Embedded(absurd)), keys);
+    }
+
+    /// Every value at its end: problems, and no panic on the way to them.
+    #[test]
+    fn absurd_times_are_problems() {
+        let retention = RetentionConfig {
+            open: Duration::MAX,
+            failed: Duration::MAX,
+            completed: Duration::MAX,
+        };
+        let config = StoreConfig::Cql(CqlConfig {
+            contact_points: vec!["127.0.0.1:9042".to_owned()],
+            connect_timeout: Duration::MAX,
+            request_timeout: Duration::MAX,
+            deadline: Duration::MAX,
+            retention,
+            ..CqlConfig::default()
+        });
+        let keys = [
+            "store.retention.completed",
+            "store.connect_timeout",
+            "store.request_timeout",
+            "store.deadline",
+        ];
+        assert_eq!(keys_of(&config), keys);
+        assert_eq!(config.retention().completed_ms, i64::MAX);
     }
 
     #[test]
     fn a_later_state_is_kept_at_least_as_long() {
         let secs = Duration::from_secs;
         for (open, failed, completed, keys) in [
-            (1, 1, 1, vec![]),
-            (0, 1, 1, vec!["store.retention.open"]),
-            (2, 1, 2, vec!["store.retention.failed"]),
-            (1, 2, 1, vec!["store.retention.completed"]),
-            (1, 1, u64::MAX, vec!["store.retention.completed"]),
+            (3_600, 3_600, 3_600, vec![]),
+            (3_599, 3_600, 3_600, vec!["store.retention.open"]),
+            (7_200, 3_600, 7_200, vec!["store.retention.failed"]),
+            (3_600, 7_200, 3_600, vec!["store.retention.completed"]),
+            (3_600, 3_600, u64::MAX, vec!["store.retention.completed"]),
         ] {
             let retention = RetentionConfig {
                 open: secs(open),

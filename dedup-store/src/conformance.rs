@@ -93,7 +93,10 @@ macro_rules! conformance_tests {
             a_reopened_row_starts_afresh
             rows_survive_a_reopening_of_the_store
             rows_are_kept_by_their_state
-            an_expired_row_is_absent_for_every_call
+            an_expired_row_is_absent_for_claims_and_reads
+            an_owner_ends_its_expired_row
+            an_owner_schedules_its_expired_row
+            an_owner_renews_its_expired_row
             a_renewed_row_is_kept_longer
             of_many_claims_one_wins
             of_many_takeovers_one_wins

@@ -14,7 +14,8 @@
 //! # Expiry
 //!
 //! The server drops rows by their TTL, in whole seconds by its own clock. So that the three stores agree to the
-//! millisecond, a row whose time has passed at `now_ms` counts as absent although the server still shows it.
+//! millisecond, a row whose time has passed at `now_ms` counts as absent for claims and reads although the server still
+//! shows it. Renewals and transitions go by the token alone: the row that the server shows is their owner's or is not.
 
 mod connect;
 mod fault;
@@ -81,7 +82,7 @@ impl CqlStore {
     /// files or data centre are wrong.
     pub async fn connect(config: &CqlConfig, secrets_base: &Path) -> Result<Self, StoreError> {
         let session = connect::session(config, secrets_base).await?;
-        let deadline = Instant::now() + config.connect_timeout + config.deadline;
+        let deadline = connect::deadline(config);
         let serial = connect::serial(config.serial);
         let start = async {
             schema::verify(&session, &config.keyspace).await?;
@@ -106,14 +107,11 @@ impl CqlStore {
 
     async fn transit(&self, held: &Held, to: To, now_ms: i64) -> Result<Transition, StoreError> {
         let shared = &self.shared;
-        let deadline = Instant::now() + shared.deadline;
-        // The row is as our claim wrote it, unless a renewal moved its lease or somebody took it over.
+        let deadline = connect::within(shared.deadline);
+        // The row is as our claim wrote it, unless a renewal moved its lease, somebody took it over, or it is gone.
         let mut seen = Some(Seen::from(&held.row));
-        if shared.live(seen.as_ref(), now_ms)?.is_none() {
-            seen = shared.read(&held.key, deadline).await?;
-        }
         for _ in 0..ROUNDS_MAX {
-            let row = shared.live(seen.as_ref(), now_ms)?;
+            let row = kept(seen.as_ref())?;
             match claim::transition(row.as_ref(), held, to) {
                 Step::Answer(answer) => return Ok(answer),
                 Step::Write { row, then } => {
@@ -134,7 +132,7 @@ impl CqlStore {
 impl Store for CqlStore {
     async fn claim(&self, ask: &ClaimAsk, now_ms: i64) -> Result<Claim, StoreError> {
         let shared = &self.shared;
-        let deadline = Instant::now() + shared.deadline;
+        let deadline = connect::within(shared.deadline);
         let mut seen = None;
         for _ in 0..ROUNDS_MAX {
             let row = shared.live(seen.as_ref(), now_ms)?;
@@ -165,24 +163,22 @@ impl Store for CqlStore {
         now_ms: i64,
     ) -> Result<Renewal, StoreError> {
         let shared = &self.shared;
-        let deadline = Instant::now() + shared.deadline;
+        let deadline = connect::within(shared.deadline);
         // One statement, whatever earlier renewals made of the lease; a late repeat of it can not move a later one back.
-        if shared.live(Some(&Seen::from(&held.row)), now_ms)?.is_some() {
-            let row = Row {
-                lease_until_ms,
-                ..held.row.clone()
-            };
-            let mut values = shared.values(&held.key, &row, now_ms);
-            values.extend(statement::renewal_values(&row));
-            let renew = &shared.statements.renew;
-            let answer = shared.issuer.write(renew, &values, deadline).await?;
-            if applied(answer.applied)? {
-                return Ok(Renewal::Renewed { lease_until_ms });
-            }
+        let row = Row {
+            lease_until_ms,
+            ..held.row.clone()
+        };
+        let mut values = shared.values(&held.key, &row, now_ms);
+        values.extend(statement::renewal_values(&row));
+        let renew = &shared.statements.renew;
+        let answer = shared.issuer.write(renew, &values, deadline).await?;
+        if applied(answer.applied)? {
+            return Ok(Renewal::Renewed { lease_until_ms });
         }
         for _ in 0..ROUNDS_MAX {
             let seen = shared.read(&held.key, deadline).await?;
-            let row = shared.live(seen.as_ref(), now_ms)?;
+            let row = kept(seen.as_ref())?;
             match claim::renewal(row.as_ref(), held, lease_until_ms) {
                 Step::Answer(answer) => return Ok(answer),
                 Step::Write { row, then } => {
@@ -229,7 +225,7 @@ impl Store for CqlStore {
     }
 
     async fn get(&self, key: &DeliveryKey, now_ms: i64) -> Result<Option<Row>, StoreError> {
-        let deadline = Instant::now() + self.shared.deadline;
+        let deadline = connect::within(self.shared.deadline);
         let seen = self.shared.read(key, deadline).await?;
         self.shared.live(seen.as_ref(), now_ms)
     }
@@ -304,10 +300,9 @@ impl Shared {
         Ok(Some(answer.seen).filter(|seen| *seen != Seen::default()))
     }
 
-    /// The row that `seen` means at `now_ms`.
+    /// The row that `seen` means for a claim or a read at `now_ms`.
     fn live(&self, seen: Option<&Seen>, now_ms: i64) -> Result<Option<Row>, StoreError> {
-        let row = seen.map(Seen::row).transpose()?.flatten();
-        Ok(row.filter(|row| {
+        Ok(kept(seen)?.filter(|row| {
             // An ended row that lost its time is the server's to forget.
             let dated = match row.status {
                 Status::Processing | Status::Waiting => true,
@@ -321,6 +316,11 @@ impl Shared {
     fn values(&self, key: &DeliveryKey, row: &Row, now_ms: i64) -> statement::Values {
         statement::values(key, row, statement::ttl_secs(row, &self.retention, now_ms))
     }
+}
+
+/// The row that `seen` means for its owner, whose write its expiry does not stop.
+fn kept(seen: Option<&Seen>) -> Result<Option<Row>, StoreError> {
+    Ok(seen.map(Seen::row).transpose()?.flatten())
 }
 
 fn applied(applied: Option<bool>) -> Result<bool, StoreError> {

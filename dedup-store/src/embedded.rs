@@ -9,19 +9,19 @@ mod writer;
 
 use crate::{
     Claim, ClaimAsk, Held, Renewal, Row, Store, StoreError, Transition,
-    claim::{self, Step, To},
+    claim::{self, Sees, Step, To},
     config::EmbeddedConfig,
 };
 use schemas::{DeliveryKey, Reason};
 use std::{
-    fs::{File, TryLockError},
+    fs::{DirBuilder, File, TryLockError},
     path::Path,
     sync::Arc,
     thread::JoinHandle,
     time::Duration,
 };
 use table::Table;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{Semaphore, mpsc, oneshot};
 use writer::Job;
 
 /// The claims' file in the directory.
@@ -54,10 +54,10 @@ impl EmbeddedStore {
     /// [`StoreError::Refused`] when another process has the directory open, or the file is not ours to read or write.
     pub fn open(config: &EmbeddedConfig) -> Result<Self, StoreError> {
         let dir = config.dir.as_path();
-        std::fs::create_dir_all(dir).map_err(|error| refused(dir, &error))?;
+        create_dir(dir).map_err(|error| refused(dir, &error))?;
         let lock = lock(dir)?;
         let table = Table::open(&dir.join(FILE), config.retention.to_retention())?;
-        let (jobs, queue) = mpsc::channel(config.queue_max.max(1));
+        let (jobs, queue) = mpsc::channel(config.queue_max.clamp(1, Semaphore::MAX_PERMITS));
         let thread = std::thread::Builder::new()
             .name("dedup-store".to_owned())
             .spawn(move || writer::run(&table, queue))
@@ -77,11 +77,12 @@ impl EmbeddedStore {
     async fn apply<T: Send + 'static>(
         &self,
         key: &DeliveryKey,
+        sees: Sees,
         now_ms: i64,
         decide: impl FnOnce(Option<&Row>) -> Step<T> + Send + 'static,
     ) -> Result<T, StoreError> {
         let (reply, answer) = oneshot::channel();
-        let job = Job::new(key.clone(), now_ms, decide, reply);
+        let job = Job::new(key.clone(), sees, now_ms, decide, reply);
         self.within_deadline(job, answer).await
     }
 
@@ -111,8 +112,10 @@ impl EmbeddedStore {
     async fn transition(&self, held: &Held, to: To, now_ms: i64) -> Result<Transition, StoreError> {
         let held = held.clone();
         let key = held.key.clone();
-        self.apply(&key, now_ms, move |row| claim::transition(row, &held, to))
-            .await
+        self.apply(&key, Sees::Kept, now_ms, move |row| {
+            claim::transition(row, &held, to)
+        })
+        .await
     }
 }
 
@@ -120,8 +123,10 @@ impl Store for EmbeddedStore {
     async fn claim(&self, ask: &ClaimAsk, now_ms: i64) -> Result<Claim, StoreError> {
         let ask = ask.clone();
         let key = ask.key.clone();
-        self.apply(&key, now_ms, move |row| claim::decide(row, &ask, now_ms))
-            .await
+        self.apply(&key, Sees::Live, now_ms, move |row| {
+            claim::decide(row, &ask, now_ms)
+        })
+        .await
     }
 
     async fn renew(
@@ -132,7 +137,7 @@ impl Store for EmbeddedStore {
     ) -> Result<Renewal, StoreError> {
         let held = held.clone();
         let key = held.key.clone();
-        self.apply(&key, now_ms, move |row| {
+        self.apply(&key, Sees::Kept, now_ms, move |row| {
             claim::renewal(row, &held, lease_until_ms)
         })
         .await
@@ -171,7 +176,7 @@ impl Store for EmbeddedStore {
     }
 
     async fn get(&self, key: &DeliveryKey, now_ms: i64) -> Result<Option<Row>, StoreError> {
-        self.apply(key, now_ms, |row| Step::Answer(row.cloned()))
+        self.apply(key, Sees::Live, now_ms, |row| Step::Answer(row.cloned()))
             .await
     }
 
@@ -192,6 +197,15 @@ impl Drop for Writer {
             tracing::error!("the store's writer has panicked");
         }
     }
+}
+
+/// Who got which webhook is nobody else's business: a new directory is for this user only.
+fn create_dir(dir: &Path) -> std::io::Result<()> {
+    let mut builder = DirBuilder::new();
+    builder.recursive(true);
+    #[cfg(unix)]
+    std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
+    builder.create(dir)
 }
 
 fn lock(dir: &Path) -> Result<File, StoreError> {

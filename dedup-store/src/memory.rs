@@ -2,7 +2,7 @@
 
 use crate::{
     Claim, ClaimAsk, Held, Renewal, Retention, Row, Store, StoreError, Transition,
-    claim::{self, Step, To},
+    claim::{self, Sees, Step, To},
 };
 use schemas::{DeliveryKey, Reason};
 use std::{
@@ -79,13 +79,16 @@ impl MemoryStore {
     async fn apply<T>(
         &self,
         key: &DeliveryKey,
+        sees: Sees,
         now_ms: i64,
         decide: impl FnOnce(Option<&Row>) -> Step<T>,
     ) -> Result<T, StoreError> {
         self.wait().await;
         let mut state = self.lock();
         state.faults.refuse()?;
-        let seen = live(state.rows.get(key), &self.retention, now_ms);
+        let above_ms = sees.expiry_above_ms(now_ms);
+        let seen = state.rows.get(key);
+        let seen = seen.filter(|row| claim::expires_at_ms(row, &self.retention) > above_ms);
         let answer = match decide(seen) {
             Step::Write { row, then } => {
                 state.rows.insert(key.clone(), row);
@@ -99,8 +102,10 @@ impl MemoryStore {
     }
 
     async fn transition(&self, held: &Held, to: To, now_ms: i64) -> Result<Transition, StoreError> {
-        self.apply(&held.key, now_ms, |row| claim::transition(row, held, to))
-            .await
+        self.apply(&held.key, Sees::Kept, now_ms, |row| {
+            claim::transition(row, held, to)
+        })
+        .await
     }
 
     async fn wait(&self) {
@@ -117,8 +122,10 @@ impl MemoryStore {
 
 impl Store for MemoryStore {
     async fn claim(&self, ask: &ClaimAsk, now_ms: i64) -> Result<Claim, StoreError> {
-        self.apply(&ask.key, now_ms, |row| claim::decide(row, ask, now_ms))
-            .await
+        self.apply(&ask.key, Sees::Live, now_ms, |row| {
+            claim::decide(row, ask, now_ms)
+        })
+        .await
     }
 
     async fn renew(
@@ -127,7 +134,7 @@ impl Store for MemoryStore {
         lease_until_ms: i64,
         now_ms: i64,
     ) -> Result<Renewal, StoreError> {
-        self.apply(&held.key, now_ms, |row| {
+        self.apply(&held.key, Sees::Kept, now_ms, |row| {
             claim::renewal(row, held, lease_until_ms)
         })
         .await
@@ -166,7 +173,7 @@ impl Store for MemoryStore {
     }
 
     async fn get(&self, key: &DeliveryKey, now_ms: i64) -> Result<Option<Row>, StoreError> {
-        self.apply(key, now_ms, |row| Step::Answer(row.cloned()))
+        self.apply(key, Sees::Live, now_ms, |row| Step::Answer(row.cloned()))
             .await
     }
 
@@ -182,12 +189,13 @@ impl Store for MemoryStore {
 // === impl State ===
 
 impl State {
-    /// Expired rows count as absent anyway; this only keeps the map from growing.
+    /// Removes what no call needs any more; this only keeps the map from growing.
     fn sweep(&mut self, retention: &Retention, now_ms: i64) {
         self.writes += 1;
         if self.writes.is_multiple_of(SWEEP_EVERY) {
+            let until_ms = claim::purge_until_ms(now_ms);
             self.rows
-                .retain(|_, row| claim::expires_at_ms(row, retention) > now_ms);
+                .retain(|_, row| claim::expires_at_ms(row, retention) > until_ms);
         }
     }
 }
@@ -210,10 +218,6 @@ impl Faults {
         self.answers_lost -= 1;
         Err(StoreError::Unavailable("the answer was lost".to_owned()))
     }
-}
-
-fn live<'a>(row: Option<&'a Row>, retention: &Retention, now_ms: i64) -> Option<&'a Row> {
-    row.filter(|row| claim::expires_at_ms(row, retention) > now_ms)
 }
 
 fn unavailable() -> StoreError {

@@ -2,6 +2,7 @@
 
 use dedup_store::{
     Claim, ClaimAsk, Reopen, Retention, Store, StoreError, Transition,
+    claim::KEPT_FOR_OWNER_MS,
     config::{EmbeddedConfig, RetentionConfig},
     conformance::{Harness, RETENTION, START_MS},
     embedded::EmbeddedStore,
@@ -166,13 +167,46 @@ async fn expired_rows_leave_the_file() {
     };
     let store = open(dir.path(), short);
     for round in 0..20 {
-        let now_ms = START_MS + round * 60_000;
+        // Each round finds the rows of the one before expired, and kept for their owners no longer.
+        let now_ms = START_MS + round * (KEPT_FOR_OWNER_MS + 60_000);
         let asks: Vec<_> = (0..100).map(|_| ask()).collect();
         for answer in join_all(asks.iter().map(|ask| store.claim(ask, now_ms))).await {
             assert!(answer.is_ok());
         }
     }
     assert!(rows(dir.path()) <= 300, "{}", rows(dir.path()));
+}
+
+/// A clock jumps ahead by more than rows are kept: what others write meanwhile must not take the row from under an attempt.
+#[tokio::test]
+async fn a_row_is_kept_for_its_owner_past_its_expiry() {
+    let dir = TempDir::new().expect("a directory for the test");
+    let store = open(dir.path(), RETENTION);
+    let Ok(Claim::Claimed(held)) = store.claim(&ask(), START_MS).await else {
+        panic!("not claimed")
+    };
+    let expiry_ms = held.row.lease_until_ms + RETENTION.open_ms;
+    let late_ms = expiry_ms + KEPT_FOR_OWNER_MS - 1;
+    for _ in 0..10 {
+        assert!(store.claim(&ask(), late_ms).await.is_ok());
+    }
+    assert_eq!(
+        store.complete(&held, late_ms).await,
+        Ok(Transition::Applied)
+    );
+}
+
+#[cfg(unix)]
+#[tokio::test]
+async fn a_new_directory_is_for_its_user_only() {
+    use std::os::unix::fs::PermissionsExt;
+    let dir = TempDir::new().expect("a directory for the test");
+    let (outer, inner) = (dir.path().join("a"), dir.path().join("a/b"));
+    let _store = open(&inner, RETENTION);
+    for made in [outer, inner] {
+        let mode = std::fs::metadata(&made).expect("made").permissions().mode();
+        assert_eq!(mode & 0o777, 0o700, "{}", made.display());
+    }
 }
 
 #[tokio::test]

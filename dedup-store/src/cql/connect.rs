@@ -29,6 +29,9 @@ use tokio::time::Instant;
 /// A peer that says nothing for this long is asked; without an answer its connection is dropped after as long again.
 const KEEPALIVE: Duration = Duration::from_secs(5);
 
+/// More than any configuration that is checked asks for.
+const WITHIN_MAX: Duration = Duration::from_secs(86_400);
+
 /// User and secret; the secret is read anew for every connection, so that a rotated password is taken up.
 struct Login {
     user: String,
@@ -45,7 +48,7 @@ pub(super) async fn session(
     secrets_base: &Path,
 ) -> Result<Session, StoreError> {
     let builder = builder(config, secrets_base)?;
-    let deadline = Instant::now() + config.connect_timeout + config.deadline;
+    let deadline = deadline(config);
     let mut last = TooLate::of("connecting");
     loop {
         match tokio::time::timeout_at(deadline, Box::pin(builder.build())).await {
@@ -63,6 +66,16 @@ pub(super) async fn session(
             return Err(last.unavailable());
         }
     }
+}
+
+/// The end of a start that begins now.
+pub(super) fn deadline(config: &CqlConfig) -> Instant {
+    within(config.connect_timeout.saturating_add(config.deadline))
+}
+
+/// The end of a call that begins now. A time that no clock can tell is cut.
+pub(super) fn within(duration: Duration) -> Instant {
+    Instant::now() + duration.min(WITHIN_MAX)
 }
 
 /// The level of the Paxos rounds.

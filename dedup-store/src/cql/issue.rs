@@ -7,7 +7,10 @@ use scylla::{
     value::Row,
 };
 use std::time::Duration;
-use tokio::{sync::Semaphore, time::Instant};
+use tokio::{
+    sync::{Semaphore, SemaphorePermit},
+    time::Instant,
+};
 
 /// Pause before a statement is issued again, milliseconds: short against a lease, long enough that two ballots part.
 const PAUSE_MS: std::ops::RangeInclusive<u64> = 20..=100;
@@ -27,7 +30,7 @@ enum Tried {
 }
 
 /// What is known when a deadline passes.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct TooLate {
     doing: &'static str,
     /// Whether a statement may have been executed all the same.
@@ -83,7 +86,9 @@ impl Issuer {
         mut last: TooLate,
     ) -> Result<Answer, StoreError> {
         loop {
+            let permit = turn(&self.permits, deadline, &last).await?;
             let tried = tokio::time::timeout_at(deadline, self.once(statement, values)).await;
+            drop(permit);
             match tried {
                 Err(_elapsed) => {
                     last.in_doubt = true;
@@ -107,8 +112,6 @@ impl Issuer {
     }
 
     async fn once(&self, statement: &PreparedStatement, values: &Values) -> Tried {
-        // Never closed; were it, the statement would go out without a limit, and be right all the same.
-        let _permit = self.permits.acquire().await.ok();
         let result = match Box::pin(self.session.execute_unpaged(statement, values)).await {
             Ok(result) => result,
             Err(error) => return Tried::Failed(error),
@@ -170,4 +173,55 @@ impl TooLate {
 /// Waits a little, at random.
 pub(super) async fn pause() {
     tokio::time::sleep(Duration::from_millis(rand::random_range(PAUSE_MS))).await;
+}
+
+/// Waits for the right to send a statement.
+///
+/// # Errors
+/// [`StoreError::Unavailable`] when `deadline` passes first. Waiting sends nothing: what is in doubt is what `last` says.
+async fn turn<'a>(
+    permits: &'a Semaphore,
+    deadline: Instant,
+    last: &TooLate,
+) -> Result<Option<SemaphorePermit<'a>>, StoreError> {
+    match tokio::time::timeout_at(deadline, permits.acquire()).await {
+        // Never closed; were it, the statement would go out without a limit, and be right all the same.
+        Ok(permit) => Ok(permit.ok()),
+        Err(_elapsed) => {
+            let mut last = last.clone();
+            if last.last.is_none() {
+                let why = "nothing was sent, `in_flight_max` statements are in flight already";
+                last.last = Some(why.to_owned());
+            }
+            Err(last.unavailable())
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{TooLate, turn};
+    use crate::StoreError;
+    use tokio::{sync::Semaphore, time::Instant};
+
+    #[tokio::test]
+    async fn waiting_for_a_turn_puts_nothing_in_doubt() {
+        let permits = Semaphore::new(1);
+        let mut last = TooLate::of("writing");
+        let held = turn(&permits, Instant::now(), &last).await;
+        assert!(held.as_ref().is_ok_and(Option::is_some), "{held:?}");
+        let message = async |last: &TooLate| match turn(&permits, Instant::now(), last).await {
+            Err(StoreError::Unavailable(message)) => message,
+            other => panic!("{other:?}"),
+        };
+        let told = message(&last).await;
+        assert!(told.contains("nothing was sent"), "{told}");
+        assert!(!told.contains("may have happened"), "{told}");
+
+        // What an earlier statement left in doubt stays so.
+        last.in_doubt = true;
+        last.note(&"no answer");
+        let told = message(&last).await;
+        assert!(told.contains("(it may have happened): no answer"), "{told}");
+    }
 }

@@ -156,11 +156,12 @@ pub(super) fn renewal_values(row: &Row) -> Values {
     ]
 }
 
-/// How long the server keeps a row that is written now, seconds: rounded up, at least one.
+/// How long the server keeps a row that is written now, seconds: rounded up, at least one. A row that is written after its
+/// own expiry, because its owner comes late, is kept as long as an open one.
 pub(super) fn ttl_secs(row: &Row, retention: &Retention, now_ms: i64) -> i32 {
     let left_ms = claim::expires_at_ms(row, retention)
         .saturating_sub(now_ms)
-        .max(0);
+        .max(retention.open_ms);
     let secs = left_ms.saturating_add(999) / 1_000;
     i32::try_from(secs.clamp(1, TTL_SECS_MAX)).unwrap_or(i32::MAX)
 }
@@ -251,6 +252,11 @@ mod tests {
         assert_eq!(ttl_secs(&row(), &retention, 1), 16);
         assert_eq!(ttl_secs(&row(), &retention, 1_000), 15);
         assert_eq!(ttl_secs(&row(), &retention, 90_000), 1);
+        let day = Retention {
+            open_ms: 86_400_000,
+            ..retention
+        };
+        assert_eq!(ttl_secs(&row(), &day, 200_000_000), 86_400);
         let forever = Retention {
             open_ms: i64::MAX,
             ..retention

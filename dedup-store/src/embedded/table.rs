@@ -1,6 +1,9 @@
 //! The table in SQLite: rows in, rows out. Decides nothing.
 
-use crate::{Retention, Row, Status, StoreError, claim};
+use crate::{
+    Retention, Row, Status, StoreError,
+    claim::{self, Sees},
+};
 use rusqlite::{
     Connection, ErrorCode, OptionalExtension, Statement, Transaction, TransactionBehavior, params,
 };
@@ -130,14 +133,16 @@ impl Table {
 // === impl Statements ===
 
 impl Statements<'_> {
-    /// The live row of a delivery. The inner error concerns this row alone.
+    /// The row of a delivery, if it counts. The inner error concerns this row alone.
     pub(super) fn find(
         &mut self,
         key: &DeliveryKey,
+        sees: Sees,
         now_ms: i64,
     ) -> rusqlite::Result<Result<Option<Row>, StoreError>> {
-        let key_and_now = params![key.source, key.delivery_id, key.destination, now_ms];
-        let columns = self.find.query_row(key_and_now, Columns::read).optional()?;
+        let above_ms = sees.expiry_above_ms(now_ms);
+        let counts = params![key.source, key.delivery_id, key.destination, above_ms];
+        let columns = self.find.query_row(counts, Columns::read).optional()?;
         Ok(columns.map(|columns| columns.into_row(key)).transpose())
     }
 
@@ -161,10 +166,11 @@ impl Statements<'_> {
         Ok(())
     }
 
-    /// Deletes up to `rows_max` rows that have expired.
+    /// Deletes up to `rows_max` rows that have expired and are not kept for their owner any more.
     pub(super) fn purge(&mut self, now_ms: i64, rows_max: usize) -> rusqlite::Result<usize> {
+        let rows_max = i64::try_from(rows_max).unwrap_or(i64::MAX);
         self.purge
-            .execute(params![now_ms, i64::try_from(rows_max).unwrap_or(i64::MAX)])
+            .execute(params![claim::purge_until_ms(now_ms), rows_max])
     }
 }
 

@@ -1,7 +1,10 @@
 //! The thread that owns the file: many jobs, one transaction, answers after the commit.
 
 use super::table::{Statements, Table, classify};
-use crate::{Row, StoreError, claim::Step};
+use crate::{
+    Row, StoreError,
+    claim::{Sees, Step},
+};
 use schemas::DeliveryKey;
 use tokio::sync::{mpsc, oneshot};
 
@@ -43,6 +46,7 @@ impl Job {
     /// A compare-and-set on the row of `key`.
     pub(super) fn new<T: Send + 'static>(
         key: DeliveryKey,
+        sees: Sees,
         now_ms: i64,
         decide: impl FnOnce(Option<&Row>) -> Step<T> + Send + 'static,
         reply: Reply<T>,
@@ -55,7 +59,7 @@ impl Job {
                     say: Box::new(|_| ()),
                 };
             }
-            match compare_and_set(statements, &key, now_ms, decide) {
+            match compare_and_set(statements, &key, sees, now_ms, decide) {
                 Ok(answer) => Done {
                     error: None,
                     say: say(reply, answer),
@@ -139,10 +143,11 @@ fn transact(
 fn compare_and_set<T>(
     statements: &mut Statements<'_>,
     key: &DeliveryKey,
+    sees: Sees,
     now_ms: i64,
     decide: impl FnOnce(Option<&Row>) -> Step<T>,
 ) -> rusqlite::Result<Result<T, StoreError>> {
-    let row = match statements.find(key, now_ms)? {
+    let row = match statements.find(key, sees, now_ms)? {
         Ok(row) => row,
         Err(error) => return Ok(Err(error)),
     };
