@@ -163,12 +163,13 @@ impl<L: EventLog, S: Store, H: Send> Loop<L, S, H> {
             tokio::select! {
                 // A panic here changes nothing: the record stays unfinished.
                 Some(ended) = self.jobs.join_next_with_id() => drop(self.end(ended)),
-                events = self.consumer.next(0), if reading => match events {
+                events = self.consumer.next(0), if reading && Instant::now() >= self.log_paused_until => match events {
                     Ok(events) => {
                         self.handle_all(events);
                         self.partitions.cancel_all();
                     }
-                    Err(_) => reading = false,
+                    Err(LogError::Unavailable(_)) => self.log_paused_until = Instant::now() + LOG_PAUSE,
+                    Err(LogError::Fatal(_)) => reading = false,
                 },
                 now = tick.tick() => {
                     self.partitions.release(now);

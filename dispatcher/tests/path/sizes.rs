@@ -11,9 +11,9 @@ use crate::{
 use bytes::Bytes;
 use dedup_store::Status;
 use dispatcher::process::{Finished, Infra};
-use event_log::{DERIVED_BYTES_RESERVE, ProduceError};
+use event_log::{DERIVED_BYTES_RESERVE, ProduceError, Received};
 use schemas::{AttemptSummary, Delivery, Header, OutcomeKind, Reason, Webhook};
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 use uuid::Uuid;
 
 const BODY_BYTES: usize = 200_000;
@@ -25,8 +25,8 @@ async fn a_hop_that_is_too_large_ends_the_job_and_finishes_nothing() {
     limit(&world, 10 * BODY_BYTES);
     let record = put(&world, &large(0)).await;
     limit(&world, BODY_BYTES);
-    let ended = start(&world, &Arc::new(world.path()), &record).await;
-    assert!(too_large(&ended.unwrap()));
+    let ended = work(&world, &record).await;
+    assert!(too_large(&ended));
     assert_eq!(tries(&world, Step::Hop), 1);
     assert_eq!(world.send.sent().len(), 1);
     let row = world.store.inner.rows().remove(0).1;
@@ -41,11 +41,8 @@ async fn a_letter_that_is_too_large_goes_without_headers_and_with_its_last_attem
     let delivery = large(40_000);
     let record = put(&world, &delivery).await;
     limit(&world, BODY_BYTES + 20_000);
-    let finished = start(&world, &Arc::new(world.path()), &record).await;
-    assert_eq!(
-        finished.unwrap(),
-        Ok(Finished::DeadLettered(Reason::Rejected))
-    );
+    let finished = work(&world, &record).await;
+    assert_eq!(finished, Ok(Finished::DeadLettered(Reason::Rejected)));
     assert_eq!(tries(&world, Step::Letter), 2);
     let letter = world.letters().remove(0);
     assert_eq!(letter.headers, []);
@@ -70,8 +67,8 @@ async fn a_letter_that_fits_is_whole() {
     limit(&world, 10 * BODY_BYTES);
     let delivery = large(40_000);
     let record = put(&world, &delivery).await;
-    let finished = start(&world, &Arc::new(world.path()), &record).await;
-    assert!(finished.unwrap().is_ok());
+    let finished = work(&world, &record).await;
+    assert!(finished.is_ok());
     let letter = world.letters().remove(0);
     assert_eq!(letter.headers, delivery.webhook.headers);
     assert_eq!(letter.history.len(), 3);
@@ -84,8 +81,8 @@ async fn a_letter_that_fits_in_no_form_is_not_insisted_on() {
     limit(&world, 10 * BODY_BYTES);
     let record = put(&world, &large(0)).await;
     limit(&world, BODY_BYTES);
-    let ended = start(&world, &Arc::new(world.path()), &record).await;
-    assert!(too_large(&ended.unwrap()));
+    let ended = work(&world, &record).await;
+    assert!(too_large(&ended));
     assert_eq!(tries(&world, Step::Letter), 2);
     assert_eq!(world.store.inner.rows()[0].1.status, Status::Processing);
 }
@@ -100,6 +97,13 @@ async fn a_letter_that_is_not_acknowledged_stays_whole() {
     assert!(job.await.unwrap().is_ok());
     assert_eq!(tries(&world, Step::Letter), 4);
     assert_eq!(world.letters()[0].headers, webhook("d1", START_MS).headers);
+}
+
+/// Works on a record until it ends, which it must.
+async fn work(world: &World, record: &Received) -> Result<Finished, Infra> {
+    let job = start(world, &Arc::new(world.path()), record);
+    let ended = tokio::time::timeout(Duration::from_secs(600), job).await;
+    ended.expect("insisted on").unwrap()
 }
 
 /// The third attempt of a large webhook.

@@ -106,6 +106,8 @@ async fn the_grace_holds_up_no_rebalance() {
     eventually("attempts run", || world.send.running() == 10).await;
     first.shutdown.cancel();
     tokio::task::yield_now().await;
+    // A log that did not answer once is asked again.
+    world.log.inner.fail_reads(1);
     // The gate is first come, first served.
     let oldest = world.send.sent().remove(0).delivery_id;
     let records = world.log.inner.records(Topic::Webhooks);
