@@ -15,8 +15,9 @@ pub(super) const MATTER: [&str; 8] = [
     "unclean.leader.election.enable",
 ];
 
-/// Retention works on whole segments: delay tiers must close theirs often to be cleaned up.
-const DELAY_SEGMENT_MS: u128 = 6 * 3_600 * 1_000;
+/// Retention works on whole segments: they must be closed often for records to go about when the claims' retention counts
+/// on it.
+const SEGMENT_MS: u128 = 6 * 3_600 * 1_000;
 /// Retention of a delay tier is at least this many times its wait, and at least [`DELAY_RETENTION_MS_MIN`]: a dispatcher
 /// may be down for long.
 const DELAY_RETENTION_WAITS: u128 = 10;
@@ -61,9 +62,7 @@ pub(super) fn wanted(topic: Topic, config: &KafkaConfig) -> Vec<(&'static str, S
     if topic != Topic::DeadLetters {
         // Whatever the brokers' default: time alone decides what goes, or a burst would push out what nobody has read.
         settings.push(("retention.bytes", "-1".to_owned()));
-    }
-    if matches!(topic, Topic::Delay(_)) {
-        settings.push(("segment.ms", DELAY_SEGMENT_MS.to_string()));
+        settings.push(("segment.ms", SEGMENT_MS.to_string()));
     }
     settings
 }
