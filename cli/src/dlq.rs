@@ -7,7 +7,6 @@ use crate::{
     output::{complain, plain, time},
     ports,
 };
-use event_log::{EventLog, config::LogConfig};
 use humantime_serde::re::humantime;
 use runtime::Clock;
 use schemas::{AttemptSummary, DeadLetter, Reason, Topic};
@@ -44,10 +43,7 @@ pub(crate) async fn list(
     clock: Clock,
 ) -> Result<String, Failure> {
     let filter = Filter::new(args, clock.now_ms())?;
-    if let LogConfig::Embedded(embedded) = &loaded.config.log {
-        ports::log::must_exist(embedded)?;
-    }
-    let log = ports::log::open(&loaded.config.log, &loaded.base, clock).await?;
+    let log = ports::peek::open_log(&loaded.config.log, &loaded.base, clock).await?;
     let codec = ports::log::codec(&loaded.config.log);
     let mut latest = Latest::new(usize::try_from(args.limit).unwrap_or(usize::MAX));
     let mut undecodable = 0_u64;

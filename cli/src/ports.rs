@@ -1,4 +1,5 @@
 //! The log and the store that the config names, each behind one type.
 
 pub(crate) mod log;
+pub(crate) mod peek;
 pub(crate) mod store;

@@ -7,7 +7,7 @@ use crate::{
     output::{plain, time},
     ports,
 };
-use dedup_store::{Row, Store, config::StoreConfig};
+use dedup_store::{Row, config::StoreConfig};
 use schemas::DeliveryKey;
 use serde_json::json;
 use std::path::Path;
@@ -55,16 +55,12 @@ pub(crate) async fn get(
     loaded: &Loaded,
     now_ms: i64,
 ) -> Result<Option<String>, Failure> {
-    if let StoreConfig::Embedded(embedded) = &loaded.config.store {
-        ports::store::must_exist(embedded)?;
-    }
-    let store = ports::store::open(&loaded.config.store, &loaded.base).await?;
     let key = DeliveryKey {
         source: args.source.clone(),
         delivery_id: args.delivery_id.clone(),
         destination: args.destination.clone(),
     };
-    let row = store.get(&key, now_ms).await?;
+    let row = ports::peek::row(&loaded.config.store, &loaded.base, &key, now_ms).await?;
     Ok(row.map(|row| {
         if args.json {
             row_json(&key, &row)

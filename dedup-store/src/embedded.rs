@@ -4,6 +4,7 @@
 //! answers after the commit: under load many calls share one flush to the disk, and no answer is given for something a
 //! power cut could take back.
 
+pub mod peek;
 mod table;
 mod writer;
 

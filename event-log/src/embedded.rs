@@ -11,6 +11,7 @@
 
 mod consumer;
 mod files;
+pub mod peek;
 mod queue;
 mod reader;
 mod row;

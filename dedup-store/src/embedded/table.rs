@@ -5,7 +5,8 @@ use crate::{
     claim::{self, Sees},
 };
 use rusqlite::{
-    Connection, ErrorCode, OptionalExtension, Statement, Transaction, TransactionBehavior, params,
+    Connection, ErrorCode, OpenFlags, OptionalExtension, Statement, Transaction,
+    TransactionBehavior, params,
 };
 use schemas::{DeliveryKey, Reason};
 use std::{path::Path, time::Duration};
@@ -97,18 +98,25 @@ impl Table {
         connection
             .execute_batch(SETTINGS)
             .map_err(|error| classify(&error))?;
-        let layout: i64 = connection
-            .query_row("PRAGMA user_version", [], |row| row.get(0))
-            .map_err(|error| classify(&error))?;
-        if layout > LAYOUT {
-            let path = path.display();
-            return Err(StoreError::Refused(format!(
-                "{path} was written by a later version (layout {layout}, known up to {LAYOUT})"
-            )));
-        }
+        check_layout(&connection, path)?;
         connection
             .execute_batch(CREATE)
             .map_err(|error| classify(&error))?;
+        Ok(Self {
+            connection,
+            retention,
+        })
+    }
+
+    /// A file that another process may have open, for reading only. Locks and makes nothing.
+    pub(super) fn open_read_only(path: &Path, retention: Retention) -> Result<Self, StoreError> {
+        let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+        let connection =
+            Connection::open_with_flags(path, flags).map_err(|error| classify(&error))?;
+        connection
+            .busy_timeout(BUSY_TIMEOUT)
+            .map_err(|error| classify(&error))?;
+        check_layout(&connection, path)?;
         Ok(Self {
             connection,
             retention,
@@ -213,6 +221,19 @@ impl Columns {
             ..self.rest
         })
     }
+}
+
+fn check_layout(connection: &Connection, path: &Path) -> Result<(), StoreError> {
+    let layout: i64 = connection
+        .query_row("PRAGMA user_version", [], |row| row.get(0))
+        .map_err(|error| classify(&error))?;
+    if layout > LAYOUT {
+        let path = path.display();
+        return Err(StoreError::Refused(format!(
+            "{path} was written by a later version (layout {layout}, known up to {LAYOUT})"
+        )));
+    }
+    Ok(())
 }
 
 /// What an error of SQLite means for the caller.

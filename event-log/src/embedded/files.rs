@@ -81,6 +81,17 @@ impl Files {
     }
 }
 
+/// Opens a directory that another process may have open, for reading only. Locks and makes nothing.
+pub(super) fn open_read_only(
+    config: &EmbeddedConfig,
+) -> Result<(Connection, Vec<SlotState>), LogError> {
+    let dir = &config.dir;
+    let reader = open_reader(&dir.join(DATABASE_FILE)).map_err(|error| unusable(dir, &error))?;
+    check_meta(&reader, dir, config.partitions)?;
+    let slots = load_slots(&reader, config.partitions).map_err(|error| unusable(dir, &error))?;
+    Ok((reader, slots))
+}
+
 /// Reads the state of every slot, in the order of [`row::all`].
 pub(super) fn load_slots(conn: &Connection, partitions: u32) -> rusqlite::Result<Vec<SlotState>> {
     let mut statement =

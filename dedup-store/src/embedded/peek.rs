@@ -1,0 +1,30 @@
+//! A look into the file of a store that another process may have open: for tools, read-only.
+//!
+//! Nothing is locked, written or deleted, and the process that has the directory open waits for nobody. SQLite itself keeps
+//! its `-wal` and `-shm` files beside the file, and makes them when they are missing.
+
+use super::{
+    FILE,
+    table::{self, Table},
+};
+use crate::{Row, StoreError, claim::Sees, config::EmbeddedConfig};
+use schemas::DeliveryKey;
+
+/// The row of a delivery, as [`crate::Store::get`] gives it. Blocks for some milliseconds.
+///
+/// # Errors
+/// [`StoreError::Refused`] when there is no store in the directory, or one of a later version.
+pub fn get(
+    config: &EmbeddedConfig,
+    key: &DeliveryKey,
+    now_ms: i64,
+) -> Result<Option<Row>, StoreError> {
+    let path = config.dir.join(FILE);
+    let table = Table::open_read_only(&path, config.retention.to_retention())?;
+    let mut statements = table
+        .statements()
+        .map_err(|error| table::classify(&error))?;
+    statements
+        .find(key, Sees::Live, now_ms)
+        .map_err(|error| table::classify(&error))?
+}
