@@ -46,7 +46,7 @@ pub(crate) struct Verdict {
     pub dead: BTreeMap<String, usize>,
     /// Owed, but neither delivered nor dead, or with another body, or dead for the wrong reason.
     pub lost: usize,
-    /// Taken more than once, or taken although never acknowledged, or a forgery that got in.
+    /// Ended more than once (taken or dead), or ended although never acknowledged, or a forgery that got in.
     pub doubled: usize,
     /// From request to 2xx at the receiver, milliseconds, sorted, by destination.
     pub latencies_ms: Vec<Vec<i64>>,
@@ -66,16 +66,7 @@ pub(crate) fn judge(
     };
     let begun = accepted(answers, &mut verdict);
     let taken = taken(arrivals);
-    let dead: HashMap<(&str, &str), &DeadLetter> = letters
-        .unwrap_or_default()
-        .iter()
-        .map(|letter| {
-            (
-                (letter.delivery_id.as_str(), letter.destination.as_str()),
-                letter,
-            )
-        })
-        .collect();
+    let mut dead = dead(letters.unwrap_or_default());
     let mut known = BTreeSet::new();
     for (&webhook, &begun_at_ms) in &begun {
         let Some(genuine) = plan.webhooks.get(webhook) else {
@@ -89,25 +80,28 @@ pub(crate) fn judge(
             let id = webhook_id(&genuine.delivery_id);
             let arrived = taken.get(&(at, id.as_str()));
             known.insert((at, id.clone()));
-            let letter = dead.get(&(genuine.delivery_id.as_str(), destination.name));
-            match (arrived, letter) {
+            let letters = dead.remove(&(genuine.delivery_id.as_str(), destination.name));
+            let ends = arrived.map_or(0, Vec::len) + letters.as_ref().map_or(0, BTreeMap::len);
+            verdict.doubled += ends.saturating_sub(1);
+            match (arrived, letters) {
                 (Some(times), None) => {
                     verdict.delivered += 1;
-                    verdict.doubled += times.len() - 1;
                     verdict.lost += usize::from(times.iter().any(|a| a.digest != genuine.digest));
                     if let Some(first) = times.first() {
                         verdict.latencies_ms[at].push(first.at_ms.saturating_sub(begun_at_ms));
                     }
                 }
-                (None, Some(letter)) => {
-                    *verdict
-                        .dead
-                        .entry(letter.reason.as_str().to_owned())
-                        .or_default() += 1;
-                    verdict.lost += usize::from(destination.dead != Some(letter.reason.as_str()));
+                (None, Some(letters)) => {
+                    for letter in letters.values() {
+                        let reason = letter.reason.as_str();
+                        *verdict.dead.entry(reason.to_owned()).or_default() += 1;
+                    }
+                    let wrong =
+                        |letter: &&DeadLetter| destination.dead != Some(letter.reason.as_str());
+                    verdict.lost += usize::from(letters.values().any(wrong));
                 }
-                // Both at once: the receiver has it, so the dead letter says it twice.
-                (Some(_), Some(_)) => verdict.doubled += 1,
+                // Neither lost nor in order: counted above.
+                (Some(_), Some(_)) => {}
                 (None, None) => verdict.lost += 1,
             }
         }
@@ -116,6 +110,7 @@ pub(crate) fn judge(
         .keys()
         .filter(|(at, id)| !known.contains(&(*at, (*id).to_owned())))
         .count();
+    verdict.doubled += dead.values().map(BTreeMap::len).sum::<usize>();
     for latencies in &mut verdict.latencies_ms {
         latencies.sort_unstable();
     }
@@ -159,6 +154,17 @@ fn taken(arrivals: &[Arrival]) -> HashMap<(usize, &str), Vec<&Arrival>> {
     taken
 }
 
+/// Dead letters by delivery and id: copies that publishing has left count once, further generations of a delivery do not.
+fn dead(letters: &[DeadLetter]) -> HashMap<(&str, &str), BTreeMap<&str, &DeadLetter>> {
+    let mut dead: HashMap<(&str, &str), BTreeMap<&str, &DeadLetter>> = HashMap::new();
+    for letter in letters {
+        dead.entry((&letter.delivery_id, &letter.destination))
+            .or_default()
+            .insert(&letter.dead_letter_id, letter);
+    }
+    dead
+}
+
 // === impl Verdict ===
 
 impl Verdict {
@@ -192,7 +198,9 @@ impl Tally {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{super::receivers::Destination, *};
+    use bytes::Bytes;
+    use schemas::{Origin, Reason};
 
     fn answer(webhook: usize, status: u16) -> Answer {
         Answer {
@@ -252,6 +260,90 @@ mod tests {
             ..good
         };
         assert_eq!(judge(&[good, stranger]), (0, 1));
+    }
+
+    fn letter(plan: &Plan, webhook: usize, destination: &Destination, id: &str) -> DeadLetter {
+        DeadLetter {
+            dead_letter_id: id.to_owned(),
+            source: "github".to_owned(),
+            delivery_id: plan.webhooks[webhook].delivery_id.clone(),
+            destination: destination.name.to_owned(),
+            event_type: plan.webhooks[webhook].event.to_owned(),
+            reason: Reason::parse(destination.dead.unwrap_or("gone")),
+            detail: String::new(),
+            attempts: 1,
+            generation: 0,
+            last_status: None,
+            received_at_ms: 0,
+            failed_at_ms: 1,
+            history: Vec::new(),
+            content_type: None,
+            headers: Vec::new(),
+            body: Bytes::new(),
+            origin: Origin {
+                topic: String::new(),
+                partition: 0,
+                offset: 0,
+            },
+        }
+    }
+
+    #[test]
+    fn every_end_beyond_the_first_counts() {
+        let plan = Plan::new(200, 1);
+        // An event that one destination takes which lets everything die, and what others do with it.
+        let (at, dying) = DESTINATIONS
+            .iter()
+            .enumerate()
+            .find(|(_, destination)| destination.dead.is_some())
+            .unwrap();
+        let webhook = plan
+            .webhooks
+            .iter()
+            .position(|webhook| dying.takes(webhook.event))
+            .unwrap();
+        let event = plan.webhooks[webhook].event;
+        let others: Vec<Arrival> = (0..DESTINATIONS.len())
+            .filter(|other| *other != at && DESTINATIONS[*other].takes(event))
+            .map(|destination| Arrival {
+                destination,
+                ..arrival(&plan, webhook)
+            })
+            .collect();
+        let here = Arrival {
+            destination: at,
+            ..arrival(&plan, webhook)
+        };
+        let answers = [answer(webhook, 202)];
+        let judge = |times: usize, letters: &[DeadLetter]| {
+            let mut arrivals = others.clone();
+            arrivals.extend(std::iter::repeat_n(here.clone(), times));
+            let verdict = judge(&plan, &answers, &arrivals, Some(letters));
+            (verdict.lost, verdict.doubled, verdict.dead_lettered())
+        };
+        let first = letter(&plan, webhook, dying, "a");
+        let again = letter(&plan, webhook, dying, "b");
+        assert_eq!(judge(0, std::slice::from_ref(&first)), (0, 0, 1));
+        assert_eq!(
+            judge(0, &[first.clone(), first.clone()]),
+            (0, 0, 1),
+            "a copy"
+        );
+        assert_eq!(judge(0, &[first.clone(), again]), (0, 1, 2), "a generation");
+        assert_eq!(
+            judge(2, std::slice::from_ref(&first)),
+            (0, 2, 0),
+            "and delivered twice"
+        );
+        let stranger = DeadLetter {
+            delivery_id: "nobody".to_owned(),
+            ..first.clone()
+        };
+        assert_eq!(
+            judge(0, &[first, stranger]),
+            (0, 1, 1),
+            "never acknowledged"
+        );
     }
 
     #[test]
