@@ -182,7 +182,9 @@ fn lease(config: &Config, problems: &mut Vec<Problem>, warnings: &mut Vec<Proble
     let lease = config.dispatcher.lease;
     let deadline = config.store.deadline();
     let margin = config.dispatcher.skew_margin;
-    let needed = (deadline * 3 / 2).max(deadline + margin);
+    let needed = deadline
+        .saturating_add(deadline / 2)
+        .max(deadline.saturating_add(margin));
     if lease < needed {
         let message = format!(
             "{} is too short: a third of it and one call of the store (store.deadline = {}) must fit into it, \
@@ -194,7 +196,7 @@ fn lease(config: &Config, problems: &mut Vec<Problem>, warnings: &mut Vec<Proble
         problems.push(Problem::new("dispatcher.lease", message));
     }
     if let LogConfig::Kafka(kafka) = &config.log
-        && lease > kafka.session_timeout * 2
+        && lease > kafka.session_timeout.saturating_mul(2)
     {
         let message = format!(
             "{} is far above log.session_timeout = {}: after a crash, deliveries wait for the lease long after their \

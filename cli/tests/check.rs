@@ -221,7 +221,7 @@ const MISTAKES: [(&str, &str, &str, &str); 23] = [
     ),
     (
         "# dispatcher",
-        "in_flight_bytes_max = 1_000",
+        "in_flight_bytes_max = 1_000\nheld_bytes_max = 500",
         "sources.github.body_bytes_max",
         "dispatcher.in_flight_bytes_max",
     ),
@@ -240,6 +240,106 @@ fn each_mistake_is_named_at_its_key() {
         assert_eq!(code, Some(64), "{line}: {stderr}");
         assert_eq!(keys(&stderr), [key], "{line}: {stderr}");
         assert!(stderr.contains(message), "{line}: {stderr}");
+    }
+}
+
+/// Place in [`GOOD`] (or in its form with Kafka and CQL) and a line there; `@` is the duration.
+const DURATIONS: [(&str, &str); 29] = [
+    ("# log", "retention = @"),
+    ("# log", "dead_letters_retention = @"),
+    ("# kafka", "retention = @"),
+    ("# kafka", "dead_letters_retention = @"),
+    ("# kafka", "session_timeout = @"),
+    ("# store", "deadline = @"),
+    ("# store", "retention = { open = @ }"),
+    ("# store", "retention = { failed = @ }"),
+    ("# store", "retention = { completed = @ }"),
+    ("# cql", "connect_timeout = @"),
+    ("# cql", "request_timeout = @"),
+    ("# cql", "deadline = @"),
+    ("# ingest", "header_timeout = @"),
+    ("# ingest", "body_timeout = @"),
+    ("# ingest", "drain = @"),
+    ("# source", "deadline = @"),
+    ("# source", "tolerance = { past = @ }"),
+    ("# source", "tolerance = { future = @ }"),
+    ("# dispatcher", "lease = @"),
+    ("# dispatcher", "skew_margin = @"),
+    ("# dispatcher", "room_wait = @"),
+    ("# dispatcher", "retry_after_max = @"),
+    ("# dispatcher", "produce_timeout = @"),
+    ("# dispatcher", "shutdown_grace = @"),
+    ("# destination", "timeout = @"),
+    ("# destination", "retry = { base = @ }"),
+    ("# destination", "retry = { cap = @ }"),
+    ("# destination", "retry = { max_age = @ }"),
+    ("# admin", "drain_delay = @"),
+];
+
+/// At and beyond the ends of what a duration can be, in seconds and in milliseconds.
+const ABSURD: [&str; 6] = [
+    "0s",
+    "1ns",
+    "99999999999y",
+    "18446744073709551615s",
+    "18446744073709551614s 999ms",
+    "9223372036854775807ms",
+];
+
+#[test]
+fn no_duration_breaks_the_check() {
+    let large = GOOD
+        .replace(
+            "kind = \"embedded\"\n# log",
+            "kind = \"kafka\"\nbrokers = [\"127.0.0.1:9092\"]\n# kafka",
+        )
+        .replace(
+            "kind = \"embedded\"\n# store",
+            "kind = \"cql\"\ncontact_points = [\"127.0.0.1:9042\"]\n# cql",
+        );
+    for value in ABSURD {
+        let value = format!("{value:?}");
+        for (place, line) in DURATIONS {
+            let good = if GOOD.contains(place) { GOOD } else { &large };
+            assert!(good.contains(place), "{place}");
+            let (code, stderr) = check(&good.replace(place, &line.replace('@', &value)));
+            assert!(
+                matches!(code, Some(0 | 64)) && !stderr.contains("panicked"),
+                "{line} with {value}: {code:?} {stderr}"
+            );
+        }
+        for good in [GOOD, &large] {
+            // Tables cannot be given twice, so one line of each kind.
+            let all = DURATIONS
+                .iter()
+                .fold(good.to_owned(), |text, (place, line)| {
+                    let line = line.replace('@', &value);
+                    let table = line.split('=').next().unwrap_or_default();
+                    let twice = text.lines().any(|other| other.starts_with(table));
+                    if twice {
+                        return text;
+                    }
+                    text.replace(place, &format!("{line}\n{place}"))
+                });
+            let (code, stderr) = check(&all);
+            assert!(
+                matches!(code, Some(0 | 64)) && !stderr.contains("panicked"),
+                "{all}: {code:?} {stderr}"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_source_is_named_for_urls_and_ids() {
+    for name in ["GitHub", "git.hub", "git hub", "a/b"] {
+        let config = GOOD
+            .replace("[sources.github]", &format!("[sources.{name:?}]"))
+            .replace("source = \"github\"", &format!("source = {name:?}"));
+        let (code, stderr) = check(&config);
+        assert_eq!(code, Some(64), "{name}: {stderr}");
+        assert_eq!(keys(&stderr), [format!("sources.{name}")], "{stderr}");
+        assert!(stderr.contains("a-z, 0-9, '-' and '_'"), "{stderr}");
     }
 }
 
