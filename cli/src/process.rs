@@ -27,6 +27,9 @@ use tokio_util::sync::CancellationToken;
 /// One answer of a dependency to `/readyz`.
 const CHECK_DEADLINE: Duration = Duration::from_secs(2);
 
+/// The dispatcher's loop goes round many times a second; after this long without, it hangs.
+const DISPATCHER_SILENT_MAX_MS: i64 = 30_000;
+
 /// Beyond what ingest and dispatcher are given to drain: committing, closing.
 const CLOSE_MARGIN: Duration = Duration::from_secs(10);
 
@@ -94,7 +97,7 @@ pub(crate) async fn run(role: Role, loaded: &Loaded) -> Result<(), Failure> {
 
     // A signal before everything has started finds nothing to drain.
     let started = tokio::select! {
-        started = Running::start(role, loaded, &clock, readiness) => started.map(Some),
+        started = Running::start(role, loaded, &clock, readiness.clone()) => started.map(Some),
         () = shutdown.asked() => Ok(None),
     };
     let outcome = match started {
@@ -105,12 +108,18 @@ pub(crate) async fn run(role: Role, loaded: &Loaded) -> Result<(), Failure> {
         Ok(None) => Ok(()),
         Err(failure) => Err(failure),
     };
+    // The checks hold the last handles of log and store: with them, both are closed.
+    readiness.close();
     if let Err(failure) = &outcome {
         tracing::error!(cause = %failure, "process ends");
     }
     telemetry.shutdown().await;
     admin_stop.cancel();
-    drop(admin.await);
+    match admin.await {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => tracing::warn!(%error, "the admin port broke"),
+        Err(error) => tracing::warn!(%error, "the admin server broke"),
+    }
     outcome
 }
 
@@ -226,9 +235,15 @@ impl Running {
                 .collect(),
             store_deadline: config.store.deadline(),
         });
+        let status = Status::default();
+        let (seen, clock) = (status.clone(), clock.clone());
+        self.readiness.check("dispatcher", CHECK_DEADLINE, move || {
+            let answer = ticks(seen.last_tick_ms(), clock.now_ms());
+            async { answer }
+        });
         let stop = self.stop.clone();
         self.work.spawn(async move {
-            let ran = dispatcher::run(Arc::new(path), Status::default(), stop).await;
+            let ran = dispatcher::run(Arc::new(path), status, stop).await;
             (
                 "dispatcher",
                 ran.map_err(|error| Failure::Fatal(error.to_string())),
@@ -252,7 +267,11 @@ impl Running {
             tokio::time::sleep(config.admin.drain_delay).await;
         }
         self.stop.cancel();
-        let longest = config.ingest.drain.max(config.dispatcher.shutdown_grace) + CLOSE_MARGIN;
+        let longest = config
+            .ingest
+            .drain
+            .max(config.dispatcher.shutdown_grace)
+            .saturating_add(CLOSE_MARGIN);
         let work = &mut self.work;
         within(longest, "ingest and dispatcher", async {
             while let Some(ended) = work.join_next().await {
@@ -292,6 +311,31 @@ fn ended_as(ended: Option<Ended>) -> Result<(), Failure> {
     }
 }
 
+/// Whether the dispatcher's loop goes round.
+fn ticks(last_tick_ms: i64, now_ms: i64) -> Result<(), String> {
+    if last_tick_ms == 0 {
+        return Err("has not begun".to_owned());
+    }
+    let silent_ms = now_ms.saturating_sub(last_tick_ms);
+    if silent_ms > DISPATCHER_SILENT_MAX_MS {
+        return Err(format!("its loop has not gone round for {silent_ms} ms"));
+    }
+    Ok(())
+}
+
 fn taken(key: &str, address: std::net::SocketAddr, error: &std::io::Error) -> Failure {
     Failure::Unavailable(format!("can not listen on {key} = {address}: {error}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_dispatcher_whose_loop_hangs_is_not_ready() {
+        assert!(ticks(0, 5).is_err(), "before the first round");
+        assert_eq!(ticks(1_000, 1_000 + DISPATCHER_SILENT_MAX_MS), Ok(()));
+        assert_eq!(ticks(1_000, 900), Ok(()), "a clock that was set back");
+        assert!(ticks(1_000, 1_001 + DISPATCHER_SILENT_MAX_MS).is_err());
+    }
 }

@@ -1,14 +1,13 @@
-//! How a process ends: a signal asks, tasks finish, a deadline bounds it.
+//! How a process ends: a signal asks, a deadline bounds what follows.
 
 use std::{future::Future, io, time::Duration};
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio_util::{sync::CancellationToken, task::TaskTracker};
+use tokio_util::sync::CancellationToken;
 
-/// Asks everything in the process to stop, and waits for it. Clones share one state.
+/// Asks everything in the process to stop. Clones share one state.
 #[derive(Clone, Debug, Default)]
 pub struct Shutdown {
     token: CancellationToken,
-    tasks: TaskTracker,
 }
 
 // === impl Shutdown ===
@@ -44,17 +43,6 @@ impl Shutdown {
     /// Resolves once a stop was asked for.
     pub async fn asked(&self) {
         self.token.cancelled().await;
-    }
-
-    /// Tasks spawned here are waited for by [`Self::finish`].
-    pub fn tasks(&self) -> &TaskTracker {
-        &self.tasks
-    }
-
-    /// Waits until every tracked task has ended; false when `deadline` came first.
-    pub async fn finish(&self, deadline: Duration) -> bool {
-        self.tasks.close();
-        within(deadline, "tasks", self.tasks.wait()).await.is_some()
     }
 }
 
@@ -94,15 +82,12 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn finish_waits_for_tasks_and_not_for_ever() {
+    async fn every_clone_is_asked_and_no_wait_is_for_ever() {
         let shutdown = Shutdown::new();
-        let token = shutdown.token();
-        shutdown
-            .tasks()
-            .spawn(async move { token.cancelled().await });
-        assert!(!shutdown.finish(Duration::from_secs(1)).await);
+        let other = shutdown.clone();
+        let second = Duration::from_secs(1);
+        assert_eq!(within(second, "a stop", other.asked()).await, None);
         shutdown.stop();
-        shutdown.asked().await;
-        assert!(shutdown.finish(Duration::from_secs(1)).await);
+        assert_eq!(within(second, "a stop", other.asked()).await, Some(()));
     }
 }

@@ -73,6 +73,17 @@ impl Readiness {
         self.shared.draining.store(true, Ordering::Release);
     }
 
+    /// As [`Self::drain`], and forgets the checks with all that they hold.
+    pub fn close(&self) {
+        self.drain();
+        let mut checks = self
+            .shared
+            .checks
+            .write()
+            .unwrap_or_else(PoisonError::into_inner);
+        checks.clear();
+    }
+
     /// Runs every check, all at the same time.
     pub(super) async fn report(&self) -> Report {
         let checks = self

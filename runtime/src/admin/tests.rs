@@ -47,6 +47,27 @@ async fn draining_is_not_ready() {
 }
 
 #[tokio::test]
+async fn what_the_checks_hold_is_let_go_at_the_end() {
+    let readiness = Readiness::new();
+    let held = std::sync::Arc::new(());
+    let holder = std::sync::Arc::clone(&held);
+    readiness.check("log", Duration::from_millis(100), move || {
+        let holder = std::sync::Arc::clone(&holder);
+        async move {
+            drop(holder);
+            Ok(())
+        }
+    });
+    assert_eq!(get_json(&readiness).await.0, StatusCode::OK);
+    readiness.close();
+    assert_eq!(std::sync::Arc::strong_count(&held), 1);
+    assert_eq!(
+        get_json(&readiness).await.0,
+        StatusCode::SERVICE_UNAVAILABLE
+    );
+}
+
+#[tokio::test]
 async fn serving_ends_with_the_token() {
     let config = AdminConfig {
         listen: SocketAddr::from(([127, 0, 0, 1], 0)),
