@@ -117,7 +117,10 @@ async fn a_renewal_that_took_long_is_followed_by_another_one() {
     world.store.inner.heal();
     eventually("an attempt", || world.send.running() == 1).await;
     let sent_ms = world.send.sent()[0].at_ms;
-    assert!(sent_ms >= START_MS + 26_000 - SLACK_MS, "both were waited for");
+    assert!(
+        sent_ms >= START_MS + 26_000 - SLACK_MS,
+        "both were waited for"
+    );
     // One of the work before the attempt and one of the lease's keeper were slow; neither left enough.
     let trace = world.faults.trace();
     let before = trace.iter().take_while(|step| **step != Step::Send);
