@@ -5,7 +5,7 @@ use dedup_store::{
     claim::KEPT_FOR_OWNER_MS,
     config::{EmbeddedConfig, RetentionConfig},
     conformance::{Harness, RETENTION, START_MS},
-    embedded::EmbeddedStore,
+    embedded::{EmbeddedStore, peek},
 };
 use futures::future::join_all;
 use schemas::DeliveryKey;
@@ -277,6 +277,34 @@ async fn a_file_of_a_later_version_or_of_somebody_else_is_refused() {
     std::fs::write(dir.path().join("claims.db"), [7; 4_096]).expect("a file");
     let answer = EmbeddedStore::open(&config(dir.path(), RETENTION));
     assert!(matches!(answer, Err(StoreError::Refused(_))), "{answer:?}");
+}
+
+#[tokio::test]
+async fn a_look_sees_what_was_answered_while_the_store_is_open_and_after() {
+    let dir = TempDir::new().expect("a directory for the test");
+    let config = config(dir.path(), RETENTION);
+    let (known, unknown) = (ask(), ask());
+    let missing = peek::get(&config, &known.key, START_MS);
+    assert!(
+        matches!(missing, Err(StoreError::Refused(_))),
+        "{missing:?}"
+    );
+    assert_eq!(dir.path().read_dir().expect("a directory").count(), 0);
+
+    let store = open(dir.path(), RETENTION);
+    store.claim(&known, START_MS).await.expect("an answer");
+    let row = store.get(&known.key, START_MS).await.expect("an answer");
+    assert!(row.is_some());
+    assert_eq!(peek::get(&config, &known.key, START_MS), Ok(row.clone()));
+    assert_eq!(peek::get(&config, &unknown.key, START_MS), Ok(None));
+    drop(store);
+    assert_eq!(peek::get(&config, &known.key, START_MS), Ok(row));
+
+    let file = rusqlite::Connection::open(dir.path().join("claims.db")).expect("the file");
+    file.execute_batch("PRAGMA user_version = 2")
+        .expect("a later layout");
+    let later = peek::get(&config, &known.key, START_MS);
+    assert!(matches!(later, Err(StoreError::Refused(_))), "{later:?}");
 }
 
 fn config(dir: &Path, retention: Retention) -> EmbeddedConfig {

@@ -6,7 +6,7 @@ use event_log::{
     config::EmbeddedConfig,
     conformance::Harness,
     conformance_suite,
-    embedded::{EmbeddedConsumer, EmbeddedLog},
+    embedded::{EmbeddedConsumer, EmbeddedLog, peek::Peek},
 };
 use futures::future::join_all;
 use runtime::Clock;
@@ -172,6 +172,51 @@ async fn a_second_opener_is_refused_and_told_why() {
     );
     drop(log);
     assert!(EmbeddedLog::open(&harness.config(), Clock::system()).is_ok());
+}
+
+#[tokio::test]
+async fn a_look_sees_what_is_there_while_the_log_is_open_and_after() {
+    let harness = Embedded::new();
+    let log = harness.fresh().await;
+    let config = harness.config();
+    let partition = produce(&log, Topic::DeadLetters, 5).await;
+    let look = async || {
+        let peek = Peek::open(&config).expect("opens");
+        assert_eq!(peek.partitions(), config.partitions);
+        let mut offsets = Vec::new();
+        let mut from_offset = 0;
+        loop {
+            let page = peek
+                .read(Topic::DeadLetters, partition, from_offset, 2)
+                .await;
+            let page = page.expect("a page");
+            offsets.extend(page.records.iter().map(|record| record.offset));
+            if page.at_end {
+                let beyond = peek.read(Topic::DeadLetters, config.partitions, 0, 2).await;
+                assert!(matches!(beyond, Err(LogError::Fatal(_))), "{beyond:?}");
+                return offsets;
+            }
+            from_offset = page.next_offset;
+        }
+    };
+    assert_eq!(look().await, [0, 1, 2, 3, 4]);
+    produce(&log, Topic::DeadLetters, 1).await;
+    assert_eq!(look().await, [0, 1, 2, 3, 4, 5]);
+    drop(log);
+    assert_eq!(look().await, [0, 1, 2, 3, 4, 5]);
+    drop(harness.open());
+
+    let other = EmbeddedConfig {
+        partitions: config.partitions + 1,
+        ..config.clone()
+    };
+    assert!(matches!(Peek::open(&other), Err(LogError::Fatal(_))));
+    let nowhere = EmbeddedConfig {
+        dir: config.dir.join("nowhere"),
+        ..config.clone()
+    };
+    assert!(matches!(Peek::open(&nowhere), Err(LogError::Fatal(_))));
+    assert!(!nowhere.dir.exists(), "looking makes nothing");
 }
 
 #[tokio::test]
