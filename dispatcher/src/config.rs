@@ -10,6 +10,9 @@ use url::Url;
 /// Nothing in here makes sense beyond it, and no clock overflows below it.
 const DURATION_MAX: Duration = Duration::from_secs(365 * 24 * 3_600);
 
+/// A crash strands what was in work for one lease.
+const LEASE_MAX: Duration = Duration::from_secs(3_600);
+
 /// `[dispatcher]`: how one dispatcher process works.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -200,9 +203,9 @@ impl DispatcherConfig {
             require(value <= DURATION_MAX, name, "must be at most 365 days");
         }
         require(
-            self.lease >= Duration::from_secs(1),
+            (Duration::from_secs(1)..=LEASE_MAX).contains(&self.lease),
             "lease",
-            "must be at least 1s",
+            "must be between 1s and 1h: what a crash interrupts waits for its end",
         );
         require(
             self.skew_margin.saturating_mul(4) <= self.lease,

@@ -141,7 +141,7 @@ pub async fn process<L: EventLog, S: Store, H: Send>(
     let mut parked = wait::Parked::default();
     loop {
         let Some(room) = wait::room(path, job).await? else {
-            return wait::defer(path, job, "no_room").await;
+            return wait::defer(path, job, wait::Cause::NoRoom).await;
         };
         // 1
         let claimed = match claim(path, job).await? {
@@ -154,7 +154,7 @@ pub async fn process<L: EventLog, S: Store, H: Send>(
                 let again = parked.next(until_ms, in_transition, path.clock.now_ms());
                 match again {
                     Some(pause) => wait::pause(job, pause).await?,
-                    None => return wait::defer(path, job, "busy").await,
+                    None => return wait::defer(path, job, wait::Cause::Busy).await,
                 }
                 continue;
             }

@@ -25,8 +25,7 @@ pub struct Ending {
     pub failed_at_ms: i64,
 }
 
-/// The record that carries `delivery` through the largest tier that does not overshoot what remains until it is due, or
-/// the smallest one.
+/// The record that carries `delivery` through a tier.
 ///
 /// # Errors
 /// When Avro refuses the value.
@@ -34,10 +33,10 @@ pub fn hop(
     codec: &Codec,
     delivery: &Delivery,
     trace: &Headers,
-    now_ms: i64,
+    tier: Topic,
 ) -> Result<Record, EncodeError> {
     Ok(Record {
-        topic: tier(delivery.due_at_ms, now_ms),
+        topic: tier,
         key: Bytes::copy_from_slice(delivery.webhook.delivery_id.as_bytes()),
         value: codec.encode_delivery(delivery)?,
         headers: headers(

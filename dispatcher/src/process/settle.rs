@@ -87,7 +87,8 @@ async fn publish_hop<L: EventLog, S: Store, H: Send>(
         deferred: 0,
         ..job.delivery.clone()
     };
-    let record = publish::hop(&path.codec, &next, &job.trace, path.clock.now_ms())
+    let tier = publish::tier(not_before_ms, path.clock.now_ms());
+    let record = publish::hop(&path.codec, &next, &job.trace, tier)
         .map_err(|error| Infra::Encode(error.to_string()))?;
     publish_known(path, job, &record).await
 }

@@ -55,7 +55,8 @@ pub(super) async fn until_due<L: EventLog, S: Store, H: Send>(
             memory = path.held.take(job.delivery.webhook.body.len());
         }
         if memory.is_none() || DelayTier::for_remaining(remaining_ms).is_some() {
-            publish_hop(path, job).await?;
+            let tier = publish::tier(job.delivery.due_at_ms, path.clock.now_ms());
+            publish_hop(path, job, tier).await?;
             return Ok(Some(Finished::Hopped));
         }
         pause(job, Duration::from_millis(remaining_ms.unsigned_abs())).await?;
@@ -86,16 +87,40 @@ pub(super) async fn room<L: EventLog, S: Store, H: Send>(
     }
 }
 
-/// Puts the record into the smallest tier with the same fence and attempt: no claim was made.
+/// Why a record is put off without an attempt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Cause {
+    /// Its destination has no room.
+    NoRoom,
+    /// Somebody else holds the claim.
+    Busy,
+}
+
+/// Puts the record into a tier with the same fence and attempt: no claim was made.
 pub(super) async fn defer<L: EventLog, S: Store, H: Send>(
     path: &Path<L, S, H>,
     job: &mut Job,
-    cause: &'static str,
+    cause: Cause,
 ) -> Result<Finished, Infra> {
+    let tier = deferral_tier(cause, job.delivery.deferred);
     job.delivery.deferred = job.delivery.deferred.saturating_add(1);
-    publish_hop(path, job).await?;
+    publish_hop(path, job, Topic::Delay(tier)).await?;
+    let cause = match cause {
+        Cause::NoRoom => "no_room",
+        Cause::Busy => "busy",
+    };
     path.metrics.deferred(&job.delivery.destination, cause);
     Ok(Finished::Deferred)
+}
+
+/// The tier of a deferral. Each one writes the whole record again, so a destination that stays full for long is asked
+/// more rarely. A claim that is held by somebody else ends within a lease: always the smallest tier.
+fn deferral_tier(cause: Cause, deferred: u32) -> DelayTier {
+    match (cause, deferred) {
+        (Cause::Busy, _) | (Cause::NoRoom, 0..=3) => DelayTier::S5,
+        (Cause::NoRoom, 4..=9) => DelayTier::S30,
+        (Cause::NoRoom, _) => DelayTier::M2,
+    }
 }
 
 /// Waits, unless ownership ends first.
@@ -200,15 +225,16 @@ pub(super) async fn produce<L: EventLog, S, H>(
     }
 }
 
-/// Publishes the delivery's next hop; answers with the tier's topic.
-pub(super) async fn publish_hop<L: EventLog, S: Store, H: Send>(
+/// Puts the delivery, as it is, into a tier.
+async fn publish_hop<L: EventLog, S: Store, H: Send>(
     path: &Path<L, S, H>,
     job: &Job,
-) -> Result<Topic, Infra> {
-    let record = publish::hop(&path.codec, &job.delivery, &job.trace, path.clock.now_ms())
+    tier: Topic,
+) -> Result<(), Infra> {
+    let record = publish::hop(&path.codec, &job.delivery, &job.trace, tier)
         .map_err(|error| Infra::Encode(error.to_string()))?;
     insist(path, job, || produce(path, record.clone())).await?;
-    Ok(record.topic)
+    Ok(())
 }
 
 // === impl Parked ===
@@ -248,6 +274,15 @@ impl Parked {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_destination_that_stays_full_is_asked_more_rarely() {
+        let tier = |deferred| deferral_tier(Cause::NoRoom, deferred);
+        assert_eq!([tier(0), tier(3)], [DelayTier::S5; 2]);
+        assert_eq!([tier(4), tier(9)], [DelayTier::S30; 2]);
+        assert_eq!([tier(10), tier(u32::MAX)], [DelayTier::M2; 2]);
+        assert_eq!(deferral_tier(Cause::Busy, 100), DelayTier::S5);
+    }
 
     #[test]
     fn a_busy_claim_is_looked_at_for_less_than_the_smallest_tier() {

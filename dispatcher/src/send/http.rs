@@ -21,6 +21,12 @@ use url::Host;
 /// (hyperium/hyper#2136).
 const POOL_IDLE_TIMEOUT: Duration = Duration::from_secs(4);
 
+/// POSIX: the process's, and the system's, table of open files is full. The same numbers on Linux, BSD and macOS.
+const EMFILE: i32 = 24;
+const ENFILE: i32 = 23;
+/// Between two tries to get a descriptor.
+const DESCRIPTORS_PAUSE: Duration = Duration::from_millis(250);
+
 /// Sends over HTTP.
 #[derive(Clone, Debug)]
 pub struct HttpSend {
@@ -146,15 +152,23 @@ impl Endpoint {
             return without_answer(OutcomeKind::Failed, "no usable signing secret");
         }
         let headers = headers::of(attempt, &id, signature.as_deref(), now_ms);
-        let request = self
-            .client
-            .post(self.config.url.clone())
-            .headers(headers)
-            .body(attempt.webhook.body.clone());
-        let mut response = match tokio::time::timeout_at(deadline, request.send()).await {
-            Err(_) => return without_answer(OutcomeKind::Failed, "timeout: no answer in time"),
-            Ok(Err(error)) => return of_error(&error.without_url()),
-            Ok(Ok(response)) => response,
+        let mut response = loop {
+            let request = self
+                .client
+                .post(self.config.url.clone())
+                .headers(headers.clone())
+                .body(attempt.webhook.body.clone());
+            match tokio::time::timeout_at(deadline, request.send()).await {
+                Err(_) => return without_answer(OutcomeKind::Failed, "timeout: no answer in time"),
+                // Nothing was sent, and it is not the receiver's failure: no attempt of its is used up on it while
+                // there is time.
+                Ok(Err(error)) if no_descriptors(&error) && Instant::now() < deadline => {
+                    tracing::error!("no file descriptors left for connections, waiting for some");
+                    tokio::time::sleep(DESCRIPTORS_PAUSE).await;
+                }
+                Ok(Err(error)) => return of_error(&error.without_url()),
+                Ok(Ok(response)) => break response,
+            }
         };
         let retry_after = response
             .headers()
@@ -223,6 +237,21 @@ fn literal(config: &DestinationConfig) -> Option<std::net::IpAddr> {
         Host::Ipv6(ip) => Some(ip.into()),
         Host::Domain(_) => None,
     }
+}
+
+/// Whether a connection was not made because this process, or the machine, has no file descriptors left.
+fn no_descriptors(error: &reqwest::Error) -> bool {
+    let mut cause: Option<&dyn Error> = Some(error);
+    while let Some(error) = cause {
+        let code = error
+            .downcast_ref::<std::io::Error>()
+            .and_then(std::io::Error::raw_os_error);
+        if code.is_some_and(|code| code == EMFILE || code == ENFILE) {
+            return true;
+        }
+        cause = error.source();
+    }
+    false
 }
 
 fn of_error(error: &reqwest::Error) -> Outcome {

@@ -119,7 +119,7 @@ async fn without_room_a_delivery_is_deferred_unclaimed() {
     let waiting = Delivery {
         attempt: 3,
         fence,
-        deferred: 4,
+        deferred: 3,
         ..Delivery::first(webhook("d2", START_MS), "billing")
     };
     let record = put(&world, &waiting).await;
@@ -131,7 +131,7 @@ async fn without_room_a_delivery_is_deferred_unclaimed() {
     assert_eq!(
         put_off,
         Delivery {
-            deferred: 5,
+            deferred: 4,
             ..waiting
         }
     );
