@@ -139,6 +139,12 @@ pub fn check(
 ) -> Vec<Problem> {
     let mut problems = dispatcher.check("dispatcher");
     for (name, destination) in destinations {
+        if !is_name(name) {
+            problems.push(Problem::new(
+                format!("destinations.{name}"),
+                "a destination's name has 1 to 64 of a-z, 0-9, `-` and `_`, and begins with a letter or digit",
+            ));
+        }
         problems.extend(destination.check(&format!("destinations.{name}")));
     }
     for (at, route) in routes.iter().enumerate() {
@@ -163,6 +169,18 @@ pub fn check(
         }
     }
     problems
+}
+
+/// Names stand in log lines, metrics, the store and the dead letters: the same rule as for sources.
+fn is_name(name: &str) -> bool {
+    let first = name
+        .bytes()
+        .next()
+        .is_some_and(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit());
+    let plain = |byte: u8| {
+        byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-' || byte == b'_'
+    };
+    first && name.len() <= 64 && name.bytes().all(plain)
 }
 
 // === impl DispatcherConfig ===
@@ -373,4 +391,19 @@ fn default_concurrency() -> usize {
 
 fn default_response_bytes_max() -> usize {
     64 << 10
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names() {
+        for good in ["a", "0", "billing-2_eu", &"x".repeat(64)] {
+            assert!(is_name(good), "{good}");
+        }
+        for bad in ["", "-a", "_a", "A", "a.b", "a b", "é", &"x".repeat(65)] {
+            assert!(!is_name(bad), "{bad}");
+        }
+    }
 }
