@@ -21,8 +21,9 @@ use std::{path::Path, time::Duration};
 
 /// A record's frame in the batch that carries it: batch header, varints, header names' lengths.
 pub(super) const FRAME_BYTES_MAX: usize = 16 * 1024;
-/// How long the producer tries before it answers that a record was not acknowledged.
-const MESSAGE_TIMEOUT_MS: u64 = 10_000;
+/// How long the producer tries before it answers that a record was not acknowledged. Clearly less than the dispatcher waits
+/// for that answer (10 s; librdkafka looks once a second): whoever goes first may have the record written twice.
+pub(super) const MESSAGE_TIMEOUT_MS: u64 = 8_000;
 const REQUEST_TIMEOUT_MS: u64 = 5_000;
 const SOCKET_TIMEOUT_MS: u64 = 15_000;
 const RECONNECT_BACKOFF_MS_MAX: u64 = 500;
@@ -108,7 +109,8 @@ impl Clients {
         format!("{}.delay", self.config.group)
     }
 
-    pub(super) fn producer(&self) -> Result<ClientConfig, LogError> {
+    /// The producer; a record that is not acknowledged after `message_timeout_ms` is given up.
+    pub(super) fn producer(&self, message_timeout_ms: u64) -> Result<ClientConfig, LogError> {
         let config = &self.config;
         // Room for the frames; our own bounds answer "busy" before librdkafka's do.
         let queue_kbytes = config.queue_bytes_max / 1024 + config.queue_records_max + 1024;
@@ -119,7 +121,7 @@ impl Clients {
             .set("partitioner", "murmur2_random")
             .set("compression.type", "lz4")
             .set("linger.ms", LINGER_MS.to_string())
-            .set("message.timeout.ms", MESSAGE_TIMEOUT_MS.to_string())
+            .set("message.timeout.ms", message_timeout_ms.to_string())
             .set("request.timeout.ms", REQUEST_TIMEOUT_MS.to_string())
             .set(
                 "queue.buffering.max.messages",
@@ -339,12 +341,14 @@ mod tests {
 
     #[test]
     fn a_producer_acknowledges_only_what_is_durable() {
-        let producer = clients(&config()).producer().expect("built");
+        let clients = clients(&config());
+        let producer = clients.producer(MESSAGE_TIMEOUT_MS).expect("built");
         for (key, value) in [
             ("bootstrap.servers", "a:1,b:2"),
             ("acks", "all"),
             ("enable.idempotence", "true"),
             ("partitioner", "murmur2_random"),
+            ("message.timeout.ms", "8000"),
             ("reconnect.backoff.max.ms", "500"),
             ("allow.auto.create.topics", "false"),
         ] {
@@ -428,7 +432,10 @@ mod tests {
             config.record_bytes_max = mib * 1024 * 1024;
             config.queue_bytes_max = config.record_bytes_max + crate::DERIVED_BYTES_RESERVE;
             let clients = clients(&config);
-            for client in [clients.producer(), clients.group_consumer()] {
+            for client in [
+                clients.producer(MESSAGE_TIMEOUT_MS),
+                clients.group_consumer(),
+            ] {
                 let client: rdkafka::error::KafkaResult<rdkafka::consumer::BaseConsumer> =
                     client.expect("built").create();
                 client.expect("librdkafka takes the sizes");

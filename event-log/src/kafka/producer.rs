@@ -1,14 +1,15 @@
 //! Produces with bounds, and survives a producer that has become unusable.
 //!
 //! An idempotent producer that meets an error it can not order around is *fatal*: every later send fails at once, for
-//! ever. A supervisor thread then builds a new one; readiness fails meanwhile. What was in flight is answered as not
-//! acknowledged.
+//! ever. One that acknowledges nothing for long is *stuck* (`stuck` says when). A supervisor thread then builds a new one;
+//! readiness fails meanwhile. What was in flight is answered as not acknowledged.
 
 mod load;
+mod stuck;
 
 use crate::{
     Appended, LogError, ProduceError, Record,
-    kafka::client::{Clients, log_error, log_line},
+    kafka::client::{Clients, MESSAGE_TIMEOUT_MS, log_error, log_line},
 };
 use load::{Load, Permit};
 use rdkafka::{
@@ -16,7 +17,7 @@ use rdkafka::{
     config::RDKafkaLogLevel,
     error::{KafkaError, RDKafkaErrorCode},
     message::{DeliveryResult, Header, OwnedHeaders},
-    producer::{BaseRecord, Producer as _, ProducerContext, ThreadedProducer},
+    producer::{BaseRecord, Producer as _, ProducerContext, PurgeConfig, ThreadedProducer},
 };
 use std::{
     sync::{
@@ -27,10 +28,18 @@ use std::{
     thread,
     time::Duration,
 };
-use tokio::sync::oneshot;
+use stuck::{Patience, Progress};
+use tokio::{sync::oneshot, time::Instant};
 
 /// Pause between two tries to build a new producer.
 const REBUILD_PAUSE: Duration = Duration::from_secs(1);
+/// How long a former producer may take to answer what was in flight there. What it can not purge (a request that is half
+/// sent) times out by itself.
+const PURGE_PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Patience = Patience {
+    message_timeout_ms: MESSAGE_TIMEOUT_MS,
+    stuck_ms: 30_000,
+};
 
 /// The producer. Cheap to clone.
 #[derive(Clone)]
@@ -38,6 +47,7 @@ pub(super) struct Producer(Arc<Inner>);
 
 struct Inner {
     clients: Clients,
+    patience: Patience,
     native: RwLock<Native>,
     load: Arc<Load>,
     health: Arc<Health>,
@@ -57,8 +67,9 @@ struct Pending {
 }
 
 /// What readiness asks, and the supervisor.
-#[derive(Default)]
 struct Health {
+    /// Start of the clock of every [`Progress`].
+    started: Instant,
     current: Mutex<Current>,
     /// No broker can be reached, as librdkafka last said.
     unreachable: AtomicBool,
@@ -80,6 +91,8 @@ struct Broken {
 
 struct Context {
     generation: u64,
+    patience: Patience,
+    progress: Mutex<Progress>,
     health: Arc<Health>,
     failures: mpsc::SyncSender<()>,
 }
@@ -88,14 +101,19 @@ struct Context {
 
 impl Producer {
     pub(super) fn start(clients: Clients) -> Result<Self, LogError> {
+        Self::start_with(clients, PATIENCE)
+    }
+
+    fn start_with(clients: Clients, patience: Patience) -> Result<Self, LogError> {
         // One note is enough, however many records fail: the health says what there is to do.
         let (failures, failed) = mpsc::sync_channel(1);
         let health = Arc::new(Health::default());
-        let native = build(&clients, 0, &health, &failures)?;
+        let native = build(&clients, patience, 0, &health, &failures)?;
         let config = clients.config();
         let load = Load::new(config.queue_records_max, config.queue_bytes_max);
         let inner = Arc::new(Inner {
             clients,
+            patience,
             native: RwLock::new(native),
             load: Arc::new(load),
             health,
@@ -165,7 +183,10 @@ impl Producer {
             Ok(()) => Ok(receiver),
             Err((error, _record)) => {
                 if error.rdkafka_error_code() == Some(RDKafkaErrorCode::Fatal) {
-                    inner.health.fail(native.generation, &error.to_string());
+                    let reason = error.to_string();
+                    if inner.health.fail(native.generation, &reason) {
+                        tracing::error!(reason, "producer unusable, building a new one");
+                    }
                     call_supervisor(&inner.failures);
                 }
                 Err(produce_error(&error, bytes))
@@ -187,6 +208,7 @@ fn supervise(inner: &Weak<Inner>, failed: &mpsc::Receiver<()>) {
             };
             match build(
                 &inner.clients,
+                inner.patience,
                 generation + 1,
                 &inner.health,
                 &inner.failures,
@@ -199,8 +221,7 @@ fn supervise(inner: &Weak<Inner>, failed: &mpsc::Receiver<()>) {
                     };
                     inner.health.replaced(generation + 1);
                     tracing::info!(generation = generation + 1, "producer replaced");
-                    // Answers what was in flight there.
-                    drop(old);
+                    retire(old);
                     break;
                 }
                 Err(error) => {
@@ -213,20 +234,56 @@ fn supervise(inner: &Weak<Inner>, failed: &mpsc::Receiver<()>) {
     }
 }
 
+/// Answers what is in flight at a former producer, and ends it: on a thread of its own, since nobody knows what a producer
+/// that is stuck still does, and the supervisor must go on.
+fn retire(old: Native) {
+    let end = move || {
+        // Somebody may still flush it: that ends with this.
+        let purge = PurgeConfig::default().queue().inflight();
+        old.producer.purge(purge);
+        if let Err(error) = old.producer.flush(PURGE_PATIENCE) {
+            let records = old.producer.in_flight_count();
+            tracing::warn!(%error, records, "a former producer does not answer");
+        }
+    };
+    let thread = thread::Builder::new().name("kafka-producer-end".into());
+    if let Err(error) = thread.spawn(end) {
+        // The closure is gone, and with it the producer: its end purges too, if less patiently.
+        tracing::warn!(%error, "no thread to end a former producer");
+    }
+}
+
 // === impl Health ===
 
+impl Default for Health {
+    fn default() -> Self {
+        Self {
+            started: Instant::now(),
+            current: Mutex::default(),
+            unreachable: AtomicBool::default(),
+        }
+    }
+}
+
 impl Health {
-    fn fail(&self, generation: u64, reason: &str) {
+    /// Milliseconds since the start; never goes back.
+    fn now_ms(&self) -> u64 {
+        u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX)
+    }
+
+    /// Notes that the producer of `generation` is unusable; says whether that is news.
+    fn fail(&self, generation: u64, reason: &str) -> bool {
         let mut current = lock(&self.current);
         let known = current.broken.as_ref().map(|broken| broken.generation);
         // A new one may fail before it is the current one.
-        if generation >= current.generation && known.is_none_or(|known| known < generation) {
-            tracing::error!(reason, "producer unusable, building a new one");
+        let news = generation >= current.generation && known.is_none_or(|known| known < generation);
+        if news {
             current.broken = Some(Broken {
                 generation,
                 reason: reason.to_owned(),
             });
         }
+        news
     }
 
     fn replaced(&self, generation: u64) {
@@ -243,7 +300,33 @@ impl Health {
 impl Context {
     /// Never blocks and drops no producer: this runs on the producer's own thread.
     fn fail(&self, reason: &str) {
-        self.health.fail(self.generation, reason);
+        if self.health.fail(self.generation, reason) {
+            tracing::error!(reason, "producer unusable, building a new one");
+        }
+        call_supervisor(&self.failures);
+    }
+
+    /// A record has timed out: one too many? Never blocks either.
+    fn timed_out(&self) {
+        let now_ms = self.health.now_ms();
+        let (stuck_for_ms, timeouts) = {
+            let mut progress = lock(&self.progress);
+            progress.timed_out(now_ms);
+            (
+                progress.stuck_for_ms(self.patience, now_ms),
+                progress.timeouts(),
+            )
+        };
+        let Some(silent_ms) = stuck_for_ms else {
+            return;
+        };
+        let reason = format!(
+            "no acknowledgement for {silent_ms} ms, {timeouts} records timed out meanwhile"
+        );
+        if self.health.fail(self.generation, &reason) {
+            // An outage comes here too: a warning, not an error.
+            tracing::warn!(reason, "producer stuck, building a new one");
+        }
         call_supervisor(&self.failures);
     }
 }
@@ -283,14 +366,17 @@ impl ProducerContext for Context {
         let result = match result {
             Ok(message) => {
                 self.health.unreachable.store(false, Ordering::Relaxed);
+                lock(&self.progress).acknowledged(self.health.now_ms());
                 Ok(Appended {
                     partition: u32::try_from(message.partition()).unwrap_or_default(),
                     offset: message.offset(),
                 })
             }
             Err((error, _message)) => {
-                if error.rdkafka_error_code() == Some(RDKafkaErrorCode::Fatal) {
-                    self.fail(&error.to_string());
+                match error.rdkafka_error_code() {
+                    Some(RDKafkaErrorCode::Fatal) => self.fail(&error.to_string()),
+                    Some(RDKafkaErrorCode::MessageTimedOut) => self.timed_out(),
+                    Some(_) | None => {}
                 }
                 Err(produce_error(error, permit.bytes()))
             }
@@ -305,17 +391,20 @@ impl ProducerContext for Context {
 
 fn build(
     clients: &Clients,
+    patience: Patience,
     generation: u64,
     health: &Arc<Health>,
     failures: &mpsc::SyncSender<()>,
 ) -> Result<Native, LogError> {
     let context = Context {
         generation,
+        patience,
+        progress: Mutex::new(Progress::new(health.now_ms())),
         health: Arc::clone(health),
         failures: failures.clone(),
     };
     let producer = clients
-        .producer()?
+        .producer(patience.message_timeout_ms)?
         .create_with_context(context)
         .map_err(|error| LogError::Fatal(format!("no producer: {error}")))?;
     Ok(Native {

@@ -101,7 +101,7 @@ impl Stand {
     fn produce(&self, count: usize) {
         let producer: BaseProducer = self
             .clients
-            .producer()
+            .producer(crate::kafka::client::MESSAGE_TIMEOUT_MS)
             .expect("built")
             .create()
             .expect("producer");

@@ -20,6 +20,10 @@ struct Stand {
 }
 
 fn stand(change: impl FnOnce(&mut KafkaConfig)) -> Stand {
+    stand_with(PATIENCE, change)
+}
+
+fn stand_with(patience: Patience, change: impl FnOnce(&mut KafkaConfig)) -> Stand {
     let cluster = MockCluster::new(1).expect("mock cluster");
     cluster.create_topic("p.webhooks", 4, 1).expect("topic");
     let mut config = KafkaConfig {
@@ -29,7 +33,7 @@ fn stand(change: impl FnOnce(&mut KafkaConfig)) -> Stand {
     };
     change(&mut config);
     let clients = Clients::open(&config, Path::new(".")).expect("no secrets");
-    let producer = Producer::start(clients).expect("producer");
+    let producer = Producer::start_with(clients, patience).expect("producer");
     Stand { cluster, producer }
 }
 
@@ -81,8 +85,7 @@ async fn a_fatal_error_costs_the_record_in_flight_and_a_new_producer() {
     );
     produce_in_the_end(&stand.producer).await;
     let inner = &stand.producer.0;
-    let generation = inner.native.read().expect("lock").generation;
-    assert_eq!(generation, 1);
+    assert_eq!(generation(&stand.producer), 1);
     assert_eq!(stand.producer.ready(), Ok(()));
     assert_eq!(inner.load.records(), 0);
 }
@@ -131,6 +134,71 @@ async fn an_outage_fails_in_time_and_ends_with_the_broker() {
     // Without traffic: an ingest that is not ready gets none.
     until("ready again", || stand.producer.ready().is_ok()).await;
     produce_in_the_end(&stand.producer).await;
+}
+
+fn generation(producer: &Producer) -> u64 {
+    producer.0.native.read().expect("lock").generation
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_producer_that_acknowledges_nothing_is_replaced() {
+    let patience = Patience {
+        message_timeout_ms: 2_000,
+        stuck_ms: 3_000,
+    };
+    let stand = stand_with(patience, |_| {});
+    let producer = &stand.producer;
+    produce_in_the_end(producer).await;
+    stand.cluster.broker_down(1).expect("down");
+    let deadline = Instant::now() + DEADLINE;
+    while generation(producer) == 0 {
+        assert!(Instant::now() < deadline, "never replaced");
+        let failed = tokio::join!(
+            producer.produce(record("b", 10)),
+            producer.produce(record("c", 10)),
+        );
+        assert!(
+            matches!(
+                failed,
+                (
+                    Err(ProduceError::Unacknowledged(_)),
+                    Err(ProduceError::Unacknowledged(_))
+                )
+            ),
+            "{failed:?}"
+        );
+    }
+    stand.cluster.broker_up(1).expect("up");
+    produce_in_the_end(producer).await;
+    until("ready", || producer.ready().is_ok()).await;
+    until("nothing waits", || producer.0.load.records() == 0).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_replaced_producer_answers_what_it_still_had() {
+    let patience = Patience {
+        message_timeout_ms: 600_000,
+        ..PATIENCE
+    };
+    let stand = stand_with(patience, |_| {});
+    let producer = &stand.producer;
+    stand.cluster.broker_down(1).expect("down");
+    let waiting = producer.enqueue(&record("a", 10)).expect("room");
+    // Whoever flushes holds the former producer: that must not keep it from answering.
+    let flushing = producer.clone();
+    let flushed = tokio::task::spawn_blocking(move || flushing.flush(10 * DEADLINE));
+    assert!(producer.0.health.fail(0, "as if stuck"));
+    call_supervisor(&producer.0.failures);
+    let answer = tokio::time::timeout(DEADLINE, waiting).await;
+    let answer = answer.expect("in time").expect("answered");
+    assert!(
+        matches!(answer, Err(ProduceError::Unacknowledged(_))),
+        "{answer:?}"
+    );
+    let flushed = tokio::time::timeout(DEADLINE, flushed).await;
+    flushed.expect("in time").expect("flushed");
+    until("replaced", || generation(producer) == 1).await;
+    until("nothing waits", || producer.0.load.records() == 0).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
