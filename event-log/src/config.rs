@@ -38,7 +38,8 @@ pub struct EmbeddedConfig {
     pub dir: PathBuf,
     /// Partitions of each topic. Fixed when the directory is created.
     pub partitions: u32,
-    /// Age at which finished records are deleted. Records that are not finished stay.
+    /// Age at which finished records are deleted. Records that are not finished stay; finished ones of a delay tier go soon
+    /// after they were due.
     #[serde(with = "humantime_serde")]
     pub retention: Duration,
     /// Age at which dead letters are deleted.

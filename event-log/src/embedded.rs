@@ -6,7 +6,8 @@
 //! - One thread reads, over its own connection (WAL: neither waits for the other). The consumer asks it for as many
 //!   records as it has room for; nothing that is not due is held in memory.
 //! - Offsets are dense from 0. Append times come from the clock and never go back within a partition.
-//! - What is finished and older than the retention is deleted in small steps.
+//! - What is finished and older than the retention is deleted in small steps; what is finished in a delay tier, soon after
+//!   it was due. SQLite uses the room again.
 //! - The directory is locked as long as the log is open.
 
 mod consumer;
@@ -43,6 +44,9 @@ use tokio::{
 
 /// Records that one page of [`EventLog::read`] holds at most.
 const PAGE_RECORDS_MAX: usize = 1_000;
+/// How long a record of a delay tier that is finished stays after it was due, milliseconds. Nothing reads it again, and
+/// while a receiver hangs, deferrals write every waiting record anew every few seconds.
+const DELAY_KEPT_MS: i64 = 10 * 60 * 1_000;
 
 /// The embedded log. Clones share it; the last one that goes (consumers count) writes what is queued, ends the threads
 /// and unlocks the directory.
@@ -293,7 +297,7 @@ impl Shared {
     fn expiry(&self, topic: Topic, state: &SlotState) -> (i64, i64) {
         match topic {
             Topic::Webhooks => (self.retention_ms, state.committed),
-            Topic::Delay(tier) => (self.retention_ms.max(tier.wait_ms()), state.committed),
+            Topic::Delay(tier) => (tier.wait_ms() + DELAY_KEPT_MS, state.committed),
             Topic::DeadLetters => (self.dead_letters_retention_ms, state.end_offset),
         }
     }

@@ -90,6 +90,7 @@ impl Harness for Embedded {
     }
 }
 
+const MINUTE_MS: i64 = 60_000;
 const DAY_MS: i64 = 24 * 3_600 * 1_000;
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -337,6 +338,94 @@ async fn retention_takes_only_what_is_finished_and_old() {
             .offset,
         20
     );
+}
+
+/// Finished records of a tier go ten minutes after they were due; others stay, and so do finished webhooks.
+#[tokio::test]
+async fn a_tier_keeps_what_is_finished_for_minutes_only() {
+    let harness = Embedded::new();
+    let log = harness.fresh().await;
+    let tier = Topic::Delay(DelayTier::S5);
+    let partition = produce(&log, Topic::Webhooks, 20).await;
+    produce(&log, tier, 300).await;
+    harness.clock.advance(5 * MINUTE_MS);
+    produce(&log, tier, 10).await;
+    harness.clock.advance(5_000);
+    finish(
+        &log,
+        &[(Topic::Webhooks, partition, 20), (tier, partition, 305)],
+    )
+    .await;
+    harness.clock.advance(5 * MINUTE_MS + 1);
+    eventually((Some(300), 310), async || {
+        offsets(&log, tier, partition).await
+    })
+    .await;
+    harness.clock.advance(5 * MINUTE_MS);
+    eventually((Some(305), 310), async || {
+        offsets(&log, tier, partition).await
+    })
+    .await;
+    harness.clock.advance(DAY_MS);
+    finish(&log, &[(tier, partition, 308)]).await;
+    harness.clock.advance(MINUTE_MS);
+    eventually((Some(308), 310), async || {
+        offsets(&log, tier, partition).await
+    })
+    .await;
+    assert_eq!(
+        offsets(&log, Topic::Webhooks, partition).await,
+        (Some(0), 20)
+    );
+}
+
+/// Deferrals write what waits anew, again and again: the file must not grow with their number.
+#[tokio::test]
+async fn a_tier_that_is_written_anew_takes_no_more_room() {
+    let harness = Embedded::new();
+    let log = harness.fresh().await;
+    let tier = Topic::Delay(DelayTier::S30);
+    let conn = Connection::open(harness.config().dir.join("log.sqlite")).expect("opens");
+    let pages = || -> i64 {
+        conn.query_row("PRAGMA page_count", (), |row| row.get(0))
+            .expect("a number")
+    };
+    let mut first = 0;
+    for round in 1..=5 {
+        let sent = (0..100).map(|_| log.produce(record(tier, vec![b'x'; 10_000])));
+        let appended = join_all(sent).await.pop().expect("at least one");
+        let partition = appended.expect("acknowledged").partition;
+        harness.clock.advance(30_000);
+        finish(&log, &[(tier, partition, 100 * round)]).await;
+        harness.clock.advance(10 * MINUTE_MS + 1);
+        eventually((None, 100 * round), async || {
+            offsets(&log, tier, partition).await
+        })
+        .await;
+        if round == 1 {
+            first = pages();
+        }
+    }
+    assert!(first > 200, "{first}");
+    assert!(pages() < first + 50, "{first} grew to {}", pages());
+}
+
+/// Commits watermarks under an ownership of its own.
+async fn finish(log: &EmbeddedLog, finished: &[(Topic, u32, i64)]) {
+    let mut consumer = log.consumer().await.expect("a consumer");
+    let events = consumer.next(0).await.expect("assigned");
+    let Some(Event::Assigned { epoch, .. }) = events.first() else {
+        panic!("{events:?}")
+    };
+    let watermarks = finished
+        .iter()
+        .map(|(topic, partition, next_offset)| Watermark {
+            topic: *topic,
+            partition: *partition,
+            epoch: *epoch,
+            next_offset: *next_offset,
+        });
+    consumer.close(watermarks.collect(), PATIENCE).await;
 }
 
 /// A disk that can not be written: said to the producer and by ready, until it can again; nothing acknowledged is lost.
