@@ -26,6 +26,8 @@ pub(crate) enum Refused {
     Method,
     #[error("the body is encoded")]
     Encoded,
+    #[error("the body has a transfer coding other than chunked")]
+    Coded,
     #[error("the body is larger than the source may send")]
     TooLarge,
     #[error("the body did not arrive in time")]
@@ -116,6 +118,12 @@ impl Refused {
                 StatusCode::UNSUPPORTED_MEDIA_TYPE,
                 "Content encoding not supported",
                 "Send the body without a content encoding.",
+            ),
+            Self::Coded => (
+                "unsupported_transfer_coding",
+                StatusCode::BAD_REQUEST,
+                "Transfer coding not supported",
+                "Send the body with a content length, or with the transfer coding chunked alone.",
             ),
             Self::TooLarge
             | Self::NotProduced(event_log::ProduceError::TooLarge { .. })

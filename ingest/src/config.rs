@@ -30,6 +30,10 @@ pub struct IngestConfig {
     /// A request's body must be complete within this time (and within the source's deadline).
     #[serde(with = "humantime_serde")]
     pub body_timeout: Duration,
+    /// A connection is cut off when its client has read nothing of what waits to be sent for this time. Keep it well below
+    /// `drain`: at the end such a client is waited for as well.
+    #[serde(with = "humantime_serde")]
+    pub write_timeout: Duration,
     /// Connections served at once; further ones wait to be accepted.
     pub connections_max: usize,
     /// Bytes of bodies held at once; a request beyond them is answered 503.
@@ -84,6 +88,7 @@ impl Default for IngestConfig {
             path_prefix: "/hooks".to_owned(),
             header_timeout: Duration::from_secs(10),
             body_timeout: Duration::from_secs(30),
+            write_timeout: Duration::from_secs(10),
             connections_max: 1_024,
             in_flight_bytes_max: 64 << 20,
             drain: Duration::from_secs(20),
@@ -105,6 +110,7 @@ impl IngestConfig {
         for (field, duration) in [
             ("header_timeout", self.header_timeout),
             ("body_timeout", self.body_timeout),
+            ("write_timeout", self.write_timeout),
             ("drain", self.drain),
         ] {
             if !is_short(duration) {

@@ -147,6 +147,12 @@ fn check_head(parts: &Parts) -> Result<(), Refused> {
     {
         return Err(Refused::Encoded);
     }
+    // hyper understands `chunked` and takes it for that whatever other codings stand before it.
+    let mut codings = parts.headers.get_all(header::TRANSFER_ENCODING).iter();
+    let chunked = |value: &http::HeaderValue| value.as_bytes().eq_ignore_ascii_case(b"chunked");
+    if !codings.next().is_none_or(chunked) || codings.next().is_some() {
+        return Err(Refused::Coded);
+    }
     Ok(())
 }
 

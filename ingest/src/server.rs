@@ -1,18 +1,22 @@
-//! The HTTP server: an accept loop of our own, since `axum::serve` has no header timeout.
+//! The HTTP server: an accept loop of our own, since `axum::serve` has no header timeout and no write timeout.
 //!
 //! HTTP/1.1 only, behind whatever terminates TLS: guessing the version of a connection waits for its first bytes without
 //! a limit (hyperium/hyper#3756).
 
+mod patience;
+
+use self::patience::Patience;
 use crate::{app::App, receive};
 use axum::{
     Router,
     body::Body,
     extract::{Path, State, rejection::PathRejection},
+    middleware::{Next, from_fn},
     response::Response,
     routing::any,
 };
 use event_log::EventLog;
-use http::Request;
+use http::{HeaderValue, Request, header};
 use hyper::server::conn::http1;
 use hyper_util::{
     rt::{TokioIo, TokioTimer},
@@ -39,6 +43,7 @@ pub fn router<L: EventLog>(app: App<L>) -> Router {
     Router::new()
         .route(&path, any(to_source::<L>))
         .fallback(async |State(app): State<App<L>>| receive::unknown(&app))
+        .layer(from_fn(close_after_coded))
         .with_state(app)
 }
 
@@ -73,6 +78,7 @@ pub async fn serve<L: EventLog>(
         let Some((stream, permit)) = accepted else {
             break;
         };
+        let stream = Patience::new(stream, config.write_timeout);
         let connection = http.serve_connection(TokioIo::new(stream), service.clone());
         let connection = graceful.watch(connection);
         let open = app.inner().metrics.connection();
@@ -109,6 +115,18 @@ async fn to_source<L: EventLog>(
         Ok(Path(source)) => receive::receive(app, source, request).await,
         Err(_) => receive::unknown(&app),
     }
+}
+
+/// Ends a connection after a request with a transfer coding. hyper takes a content-length beside it out before anybody sees
+/// it, and RFC 9112 section 6.1 wants the connection closed then: what follows may be another's idea of the same body.
+async fn close_after_coded(request: Request<Body>, next: Next) -> Response {
+    let coded = request.headers().contains_key(header::TRANSFER_ENCODING);
+    let mut response = next.run(request).await;
+    if coded {
+        let close = HeaderValue::from_static("close");
+        response.headers_mut().insert(header::CONNECTION, close);
+    }
+    response
 }
 
 /// Waits for room, then for a connection; none when there will never be room again. Cancel-safe.

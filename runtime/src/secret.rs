@@ -84,7 +84,7 @@ pub enum SecretError {
         /// Why.
         cause: String,
     },
-    /// There, but empty: verifying against an empty key would accept forgeries.
+    /// There, but empty or nothing but white space: verifying against an empty key would accept forgeries.
     #[error("{place} is empty")]
     Empty {
         /// Variable or path.
@@ -262,10 +262,11 @@ fn read_env(name: &str) -> Result<Vec<u8>, SecretError> {
             cause: "not set".to_owned(),
         });
     };
-    if value.is_empty() {
+    let value = value.into_vec();
+    if is_blank(&value) {
         return Err(SecretError::Empty { place: place() });
     }
-    Ok(value.into_vec())
+    Ok(value)
 }
 
 /// The stamp is taken before the bytes: a write in between is seen by the next look.
@@ -296,12 +297,17 @@ fn read_file(path: &Path) -> Result<(Vec<u8>, Stamp), SecretError> {
             value.pop();
         }
     }
-    if value.is_empty() {
+    if is_blank(&value) {
         return Err(SecretError::Empty {
             place: path.display().to_string(),
         });
     }
     Ok((value, stamp))
+}
+
+/// Nobody means spaces or line ends to be a key: they are what is left of a template or of an editor.
+fn is_blank(value: &[u8]) -> bool {
+    std::str::from_utf8(value).is_ok_and(|text| text.trim().is_empty())
 }
 
 fn unreadable(path: &Path, error: &std::io::Error) -> SecretError {
@@ -372,6 +378,32 @@ mod tests {
             Secret::open(&unset, dir.path()),
             Err(SecretError::Unreadable { .. })
         ));
+    }
+
+    #[test]
+    fn white_space_alone_is_no_secret() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("s");
+        for blank in ["", "\n", "\r\n", "\n\n", " ", "\t \r\n", "\u{b}", "\u{a0}"] {
+            std::fs::write(&path, blank).unwrap();
+            let found = Secret::open(&file("s"), dir.path()).err();
+            let place = path.display().to_string();
+            assert_eq!(found, Some(SecretError::Empty { place }), "{blank:?}");
+        }
+        // Bytes that are no text may be a key, whatever they look like.
+        std::fs::write(&path, b" \xff ").unwrap();
+        assert!(Secret::open(&file("s"), dir.path()).is_ok());
+        assert!(is_blank(b"") && is_blank(b" \n") && !is_blank(b" k "));
+    }
+
+    #[test]
+    fn a_file_that_turns_blank_keeps_the_old_value() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("s");
+        std::fs::write(&path, "old").unwrap();
+        let secret = Secret::open_checking(&file("s"), dir.path(), 0).unwrap();
+        std::fs::write(&path, "  \n").unwrap();
+        assert_eq!(value(&secret), b"old");
     }
 
     #[test]

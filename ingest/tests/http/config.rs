@@ -108,12 +108,17 @@ fn mistakes_are_told_with_their_keys() {
     }
     let small = IngestConfig {
         in_flight_bytes_max: 999,
+        write_timeout: Duration::ZERO,
         path_prefix: "hooks/".to_owned(),
         ..IngestConfig::default()
     };
     assert_eq!(
         keys(small, GITHUB),
-        ["ingest.path_prefix", "sources.github.body_bytes_max"]
+        [
+            "ingest.path_prefix",
+            "ingest.write_timeout",
+            "sources.github.body_bytes_max"
+        ]
     );
     assert_eq!(keys(usual(), GITHUB), [""; 0]);
 }

@@ -5,7 +5,7 @@ use ingest::{IngestConfig, serve};
 use std::{io, net::SocketAddr, time::Duration};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
-    net::{TcpListener, TcpStream},
+    net::{TcpListener, TcpSocket, TcpStream},
     task::JoinHandle,
     time::timeout,
 };
@@ -22,6 +22,10 @@ struct Running {
 
 async fn start(config: IngestConfig, log: &FakeLog) -> Running {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    start_on(listener, config, log)
+}
+
+fn start_on(listener: TcpListener, config: IngestConfig, log: &FakeLog) -> Running {
     let address = listener.local_addr().unwrap();
     let shutdown = CancellationToken::new();
     let app = app(config, GITHUB, log);
@@ -184,6 +188,101 @@ async fn a_body_with_two_lengths_goes_no_further() {
     }
     assert_eq!(log.asked(), []);
     running.stop().await;
+}
+
+#[tokio::test]
+async fn only_chunked_is_taken_as_a_transfer_coding() {
+    let log = FakeLog::new();
+    let running = start(IngestConfig::default(), &log).await;
+    for coding in [
+        "transfer-encoding: gzip, chunked",
+        "transfer-encoding: chunked, chunked",
+        "transfer-encoding: gzip\r\ntransfer-encoding: chunked",
+        "transfer-encoding: chunked\r\ntransfer-encoding: chunked",
+        "transfer-encoding: chunked, gzip",
+        "transfer-encoding: ",
+    ] {
+        let mut stream = running.connect().await;
+        send(&mut stream, &(head(b"{}", coding) + "2\r\n{}\r\n0\r\n\r\n")).await;
+        let said = rest(&mut stream).await;
+        assert!(said.starts_with("HTTP/1.1 400 "), "{coding}: {said}");
+    }
+    assert_eq!(log.asked(), []);
+    running.stop().await;
+}
+
+/// A proxy that goes by the content-length would take the end of the body for the next request, or the reverse.
+#[tokio::test]
+async fn nothing_is_taken_from_behind_a_chunked_body() {
+    let log = FakeLog::new();
+    let running = start(IngestConfig::default(), &log).await;
+    for lengths in [
+        "content-length: 2\r\ntransfer-encoding: chunked",
+        "transfer-encoding: chunked\r\ncontent-length: 2",
+        "transfer-encoding: Chunked",
+    ] {
+        let before = log.acknowledged();
+        let mut stream = running.connect().await;
+        let first = head(b"{}", lengths) + "2\r\n{}\r\n0\r\n\r\n";
+        send(&mut stream, &(first + &whole("{}"))).await;
+        let said = rest(&mut stream).await;
+        assert!(said.starts_with("HTTP/1.1 202 "), "{lengths}: {said}");
+        assert!(said.contains("connection: close"), "{lengths}: {said}");
+        assert_eq!(log.acknowledged(), before + 1, "{lengths}");
+    }
+    running.stop().await;
+}
+
+/// A listener with small send buffers: what nobody reads soon has nowhere to go.
+fn narrow() -> TcpListener {
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.set_send_buffer_size(4_096).unwrap();
+    socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    socket.listen(16).unwrap()
+}
+
+/// A client that asks and asks and reads nothing; none when it has been cut off.
+async fn deaf(address: SocketAddr, until_silent_for: Duration) -> Option<TcpStream> {
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.set_recv_buffer_size(1_024).unwrap();
+    let mut stream = socket.connect(address).await.unwrap();
+    let many = "GET /x HTTP/1.1\r\nhost: h\r\n\r\n".repeat(1_000);
+    loop {
+        match timeout(until_silent_for, stream.write_all(many.as_bytes())).await {
+            Ok(Ok(())) => {}
+            Ok(Err(_)) => return None,
+            Err(_) => return Some(stream),
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_client_that_does_not_read_is_cut_off() {
+    let config = IngestConfig {
+        connections_max: 1,
+        write_timeout: Duration::from_millis(100),
+        ..IngestConfig::default()
+    };
+    let running = start_on(narrow(), config, &FakeLog::new());
+    assert!(deaf(running.address, PATIENCE).await.is_none());
+    let mut honest = running.connect().await;
+    send(&mut honest, &whole("{}")).await;
+    assert!(answer(&mut honest).await.starts_with("HTTP/1.1 202 "));
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn the_end_does_not_wait_for_a_client_that_does_not_read() {
+    let config = IngestConfig {
+        write_timeout: Duration::from_secs(1),
+        drain: Duration::from_secs(600),
+        ..IngestConfig::default()
+    };
+    let running = start_on(narrow(), config, &FakeLog::new());
+    // Still connected, and it has filled every buffer between us.
+    let stuck = deaf(running.address, Duration::from_millis(300)).await;
+    running.stop().await;
+    drop(stuck);
 }
 
 #[tokio::test]
