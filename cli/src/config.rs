@@ -53,17 +53,33 @@ pub(crate) fn load(path: Option<&Path>) -> Result<Loaded, Vec<Problem>> {
         Some(path) => Some(path.to_path_buf()),
         None => Some(PathBuf::from(FILE)).filter(|path| path.exists()),
     };
-    let config = runtime::config::load(file.as_deref(), DEFAULT_TOML)?;
+    let mut config: Config = runtime::config::load(file.as_deref(), DEFAULT_TOML)?;
     let parent = file.as_deref().and_then(Path::parent);
     // The parent of a bare file name is the empty path.
     let base = parent
         .filter(|parent| !parent.as_os_str().is_empty())
         .unwrap_or(Path::new("."));
+    config.resolve(base);
     Ok(Loaded {
         config,
         base: base.to_path_buf(),
         file,
     })
+}
+
+// === impl Config ===
+
+impl Config {
+    /// Relative directories start at the config file, as its secrets do: wherever a command is run from, it finds the same
+    /// claims. An empty store found by accident would deliver everything again.
+    fn resolve(&mut self, base: &Path) {
+        if let LogConfig::Embedded(log) = &mut self.log {
+            log.dir = base.join(&log.dir);
+        }
+        if let StoreConfig::Embedded(store) = &mut self.store {
+            store.dir = base.join(&store.dir);
+        }
+    }
 }
 
 #[cfg(test)]
@@ -90,6 +106,26 @@ mod tests {
         assert_eq!(config.dispatcher, DispatcherConfig::default());
         assert_eq!(config.telemetry, TelemetryConfig::default());
         assert_eq!(config.admin, AdminConfig::default());
+    }
+
+    #[test]
+    fn directories_start_at_the_config_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("my.toml");
+        std::fs::write(
+            &file,
+            "[store]\nkind = \"embedded\"\ndir = \"/elsewhere\"\n",
+        )
+        .unwrap();
+        let config = load(Some(&file)).unwrap().config;
+        let LogConfig::Embedded(log) = config.log else {
+            panic!("not embedded")
+        };
+        assert_eq!(log.dir, dir.path().join("fencepost-data"));
+        let StoreConfig::Embedded(store) = config.store else {
+            panic!("not embedded")
+        };
+        assert_eq!(store.dir, Path::new("/elsewhere"));
     }
 
     /// Settings that are commented out start with `#` and no space. A table that stands there twice is an alternative.

@@ -16,7 +16,7 @@ use oracle::Tally;
 use pipeline::Pipeline;
 use receivers::Receivers;
 use runtime::Clock;
-use std::{path::PathBuf, process::ExitCode, sync::Arc, time::Duration};
+use std::{path::PathBuf, pin::pin, process::ExitCode, sync::Arc, time::Duration};
 use tokio::time::Instant;
 
 /// The whole demo, after which it gives up.
@@ -36,6 +36,15 @@ pub(crate) struct DemoArgs {
     /// Keep config, data and log of the pipeline in this new directory
     #[arg(long, value_name = "DIR")]
     pub keep: Option<PathBuf>,
+}
+
+/// Resolves when somebody asks the demo to stop; never where there are no signals.
+async fn stop_asked() {
+    if let Ok(shutdown) = runtime::Shutdown::on_signals() {
+        shutdown.asked().await;
+    } else {
+        std::future::pending::<()>().await;
+    }
 }
 
 /// Runs the demo and prints its table.
@@ -74,8 +83,16 @@ pub(crate) async fn run(args: DemoArgs) -> anyhow::Result<ExitCode> {
         pipeline.hooks_url(),
         clock.clone(),
     ));
+    let mut interrupted = pin!(stop_asked());
     let complete = loop {
-        tokio::time::sleep(LOOK).await;
+        tokio::select! {
+            () = &mut interrupted => {
+                // Not left behind: the pipeline is a process of its own.
+                pipeline.stop().await?;
+                anyhow::bail!("stopped before everything had ended");
+            }
+            () = tokio::time::sleep(LOOK) => {}
+        }
         pipeline.alive()?;
         let verdict = oracle::judge(&plan, &tally.lock(), &receivers.seen(), None);
         let figures = pipeline.figures().await.unwrap_or_default();

@@ -50,7 +50,7 @@ pub(crate) fn table(
             format!("{} MiB", bytes >> 20),
         );
     }
-    text.push_str("\n  receipt to delivery           p50 ms    p99 ms  deliveries\n");
+    text.push_str("\n  sent to arrived               p50 ms    p99 ms  deliveries\n");
     for (destination, latencies) in DESTINATIONS.iter().zip(&verdict.latencies_ms) {
         if latencies.is_empty() {
             continue;
