@@ -1,13 +1,12 @@
-//! Mistakes that show only when sections are seen together, and secrets that can not be read.
+//! Mistakes that show only when sections are seen together, and what a process would refuse at its start.
+
+mod start;
 
 use crate::config::{Config, Loaded};
 use dedup_store::config::StoreConfig;
 use event_log::config::LogConfig;
-use runtime::{Problem, Secret, SecretRef};
-use std::{
-    path::{Path, PathBuf},
-    time::Duration,
-};
+use runtime::Problem;
+use std::time::Duration;
 
 /// What a record has besides the body, bytes: headers as ingest limits them, the history of attempts, framing.
 const RECORD_OVERHEAD_BYTES: usize = 128 * 1024;
@@ -19,24 +18,42 @@ pub(crate) struct Findings {
     pub warnings: Vec<Problem>,
 }
 
-/// Checks everything, reading secrets.
-pub(crate) fn all(loaded: &Loaded, now_ms: i64) -> Findings {
-    let mut findings = values(&loaded.config);
-    for problem in secrets(&loaded.config, &loaded.base, now_ms) {
-        // A place that is wrong in itself was named already.
-        if !findings
-            .problems
-            .iter()
-            .any(|named| named.key == problem.key)
-        {
-            findings.problems.push(problem);
+// === impl Findings ===
+
+impl Findings {
+    /// Adds what is not named yet: a place that is wrong in itself is found again by whoever uses it.
+    fn add(&mut self, problems: Vec<Problem>) {
+        for problem in problems.into_iter().map(in_one_notation) {
+            if !self.problems.iter().any(|named| named.key == problem.key) {
+                self.problems.push(problem);
+            }
         }
     }
+}
+
+/// Checks everything, reading secrets.
+pub(crate) fn all(loaded: &Loaded, now_ms: i64) -> Findings {
+    let Loaded { config, base, .. } = loaded;
+    let mut findings = related(config);
+    findings.add(start::secrets(config, base, now_ms));
+    findings.add(start::received(config, base));
+    findings.add(start::sent(&config.destinations, base));
     findings
 }
 
-/// Checks the values. Reads nothing.
-pub(crate) fn values(config: &Config) -> Findings {
+/// Checks the values. Reads no secrets and no certificates.
+pub(crate) fn values(loaded: &Loaded) -> Findings {
+    let mut findings = related(&loaded.config);
+    let mut destinations = loaded.config.destinations.clone();
+    for destination in destinations.values_mut() {
+        destination.signing = None;
+    }
+    findings.add(start::sent(&destinations, &loaded.base));
+    findings
+}
+
+/// What each section says of itself, and the sections against each other.
+fn related(config: &Config) -> Findings {
     let mut findings = Findings {
         problems: sections(config),
         warnings: Vec::new(),
@@ -70,91 +87,6 @@ fn built(config: &Config, problems: &mut Vec<Problem>) {
     lacks(cql, cfg!(feature = "cql"), "store.kind", "cql");
 }
 
-/// Checks that every secret and certificate can be read, and that each list has one that is good at `now_ms`.
-pub(crate) fn secrets(config: &Config, base: &Path, now_ms: i64) -> Vec<Problem> {
-    let mut problems = Vec::new();
-    for (name, source) in &config.sources {
-        let key = format!("sources.{name}.secrets");
-        problems.extend(open_all(&source.secrets, &key, base, now_ms));
-    }
-    for (name, destination) in &config.destinations {
-        if let Some(signing) = &destination.signing {
-            let key = format!("destinations.{name}.signing.secrets");
-            problems.extend(open_all(&signing.secrets, &key, base, now_ms));
-        }
-    }
-    let (single, files) = connections(config);
-    for (key, place) in single {
-        if let Err(error) = Secret::open(place, base) {
-            problems.push(Problem::new(key, error.to_string()));
-        }
-    }
-    for (key, file) in files {
-        let path = base.join(file);
-        if let Err(error) = std::fs::File::open(&path) {
-            let message = format!("can not read {}: {error}", path.display());
-            problems.push(Problem::new(key, message));
-        }
-    }
-    problems
-}
-
-/// Values of the config, each with its key.
-type Keyed<'a, T> = Vec<(&'static str, &'a T)>;
-
-/// Passwords and certificate files towards log and store.
-fn connections(config: &Config) -> (Keyed<'_, SecretRef>, Keyed<'_, PathBuf>) {
-    let mut single: Keyed<'_, SecretRef> = Vec::new();
-    let mut files: Keyed<'_, PathBuf> = Vec::new();
-    if let LogConfig::Kafka(kafka) = &config.log
-        && let Some(security) = &kafka.security
-    {
-        single.extend(
-            security
-                .key_password
-                .as_ref()
-                .map(|s| ("log.security.key_password", s)),
-        );
-        single.extend(
-            security
-                .sasl
-                .as_ref()
-                .map(|sasl| ("log.security.sasl.password", &sasl.password)),
-        );
-        files.extend(
-            security
-                .ca_file
-                .as_ref()
-                .map(|f| ("log.security.ca_file", f)),
-        );
-        files.extend(
-            security
-                .cert_file
-                .as_ref()
-                .map(|f| ("log.security.cert_file", f)),
-        );
-        files.extend(
-            security
-                .key_file
-                .as_ref()
-                .map(|f| ("log.security.key_file", f)),
-        );
-    }
-    if let StoreConfig::Cql(cql) = &config.store {
-        single.extend(
-            cql.password
-                .as_ref()
-                .map(|secret| ("store.password", secret)),
-        );
-        if let Some(tls) = &cql.tls {
-            files.push(("store.tls.ca", &tls.ca));
-            files.extend(tls.cert.as_ref().map(|file| ("store.tls.cert", file)));
-            files.extend(tls.key.as_ref().map(|file| ("store.tls.key", file)));
-        }
-    }
-    (single, files)
-}
-
 /// What each section says of itself.
 fn sections(config: &Config) -> Vec<Problem> {
     let mut problems = config.log.check("log");
@@ -169,11 +101,13 @@ fn sections(config: &Config) -> Vec<Problem> {
         &config.routes,
     ));
     problems.extend(config.telemetry.problems());
-    for problem in &mut problems {
-        // One notation of an element's number, whoever wrote the path.
-        problem.key = problem.key.replace('[', ".").replace(']', "");
-    }
-    problems
+    problems.into_iter().map(in_one_notation).collect()
+}
+
+/// One notation of an element's number, whoever wrote the path.
+fn in_one_notation(problem: Problem) -> Problem {
+    let key = problem.key.replace('[', ".").replace(']', "");
+    Problem { key, ..problem }
 }
 
 /// A renewal begins at a third of the lease and may take as long as the store lets a call take. It has to end before somebody
@@ -287,24 +221,6 @@ fn routes(config: &Config, problems: &mut Vec<Problem>, warnings: &mut Vec<Probl
             "none is configured: nothing can be received",
         ));
     }
-}
-
-fn open_all(places: &[SecretRef], key: &str, base: &Path, now_ms: i64) -> Vec<Problem> {
-    let mut problems = Vec::new();
-    let mut usable = places.is_empty();
-    for (at, place) in places.iter().enumerate() {
-        match Secret::open(place, base) {
-            Ok(secret) => usable |= secret.usable_at(now_ms),
-            Err(error) => {
-                usable = true;
-                problems.push(Problem::new(format!("{key}.{at}"), error.to_string()));
-            }
-        }
-    }
-    if !usable {
-        problems.push(Problem::new(key, "`not_after` of every secret has passed"));
-    }
-    problems
 }
 
 fn shown(duration: Duration) -> String {

@@ -8,6 +8,7 @@ mod config;
 mod demo;
 mod dlq;
 mod failure;
+mod files;
 mod output;
 mod ports;
 mod process;
@@ -19,9 +20,10 @@ use args::{CheckArgs, Cli, Command, DlqCommand, StoreCommand};
 use clap::Parser;
 use config::Loaded;
 use failure::Failure;
+use files::Need;
 use output::{complain, print};
 use process::Role;
-use runtime::{Clock, Problem};
+use runtime::{Clock, FileLimits, Problem};
 use std::{process::ExitCode, time::Duration};
 
 /// What still runs when everything was told to end is left behind after this.
@@ -86,11 +88,15 @@ async fn run(cli: Cli) -> Result<ExitCode, Failure> {
 
 /// `fencepost check`: the summary of a config without mistakes; warnings go to standard error.
 fn check(loaded: &Loaded, args: &CheckArgs) -> Result<String, Failure> {
-    let findings = if args.skip_secrets {
-        check::values(&loaded.config)
+    let mut findings = if args.skip_secrets {
+        check::values(loaded)
     } else {
         check::all(loaded, Clock::system().now_ms())
     };
+    // The process may run on another machine, with other limits; it will raise its own to the hard one.
+    let need = Need::of(&loaded.config, true, true);
+    let limit = FileLimits::of_process().hard;
+    findings.warnings.extend(need.problem(limit));
     for warning in &findings.warnings {
         complain(&format!("warning: {warning}"));
     }

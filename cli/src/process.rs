@@ -4,6 +4,7 @@ use crate::{
     check,
     config::Loaded,
     failure::Failure,
+    files::Need,
     ports::{
         log::{self, AnyLog},
         store::{self, AnyStore},
@@ -12,7 +13,9 @@ use crate::{
 use dedup_store::{Store, config::StoreConfig};
 use dispatcher::{HttpSend, Status, process::Parts};
 use event_log::{EventLog, config::LogConfig};
-use runtime::{Admin, Clock, Problem, Readiness, Shutdown, Telemetry, shutdown::within};
+use runtime::{
+    Admin, Clock, FileLimits, Problem, Readiness, Shutdown, Telemetry, shutdown::within,
+};
 use schemas::TopicNames;
 use std::{
     sync::{
@@ -65,12 +68,20 @@ struct Running {
 /// See [`Failure`].
 pub(crate) async fn run(role: Role, loaded: &Loaded) -> Result<(), Failure> {
     let clock = Clock::system();
-    let warnings = checked(role, loaded, clock.now_ms())?;
     let config = &loaded.config;
+    let need = Need::of(config, role.ingests(), role.dispatches());
+    let raised = FileLimits::raise(need.files());
+    let limits = FileLimits::of_process();
+    let warnings = checked(role, loaded, need.problem(limits.soft), clock.now_ms())?;
     let telemetry = Telemetry::start(&config.telemetry, env!("CARGO_PKG_VERSION"))
         .map_err(|error| Failure::config("telemetry", error.to_string()))?;
     for Problem { key, message } in warnings {
         tracing::warn!(key, message, "config warning");
+    }
+    let FileLimits { soft, hard } = limits;
+    tracing::info!(soft, hard, needed = need.files(), "open files");
+    if let Err(error) = raised {
+        tracing::warn!(%error, "the limit of open files can not be raised");
     }
     let shutdown = Shutdown::on_signals()
         .map_err(|error| Failure::Unavailable(format!("no signal handlers: {error}")))?;
@@ -289,9 +300,15 @@ impl Running {
     }
 }
 
-fn checked(role: Role, loaded: &Loaded, now_ms: i64) -> Result<Vec<Problem>, Failure> {
+fn checked(
+    role: Role,
+    loaded: &Loaded,
+    files: Option<Problem>,
+    now_ms: i64,
+) -> Result<Vec<Problem>, Failure> {
     let mut findings = check::all(loaded, now_ms);
     findings.problems.extend(role.problems(loaded));
+    findings.problems.extend(files);
     if findings.problems.is_empty() {
         Ok(findings.warnings)
     } else {

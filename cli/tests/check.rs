@@ -413,6 +413,71 @@ fn a_secret_that_can_not_be_used_is_a_mistake() {
     assert_eq!(output.status.code(), Some(0));
 }
 
+/// A key is wrong for the rule that uses it, though it can be read.
+#[test]
+fn a_secret_that_is_no_key_is_a_mistake() {
+    let outgoing = GOOD.replace(
+        "# destination",
+        "signing = { secrets = [{ file = \"secret\" }, { file = \"no-key\" }] }",
+    );
+    let incoming = GOOD
+        .replace("\"github\"\nsecrets", "\"standard-webhooks\"\nsecrets")
+        .replace("file = \"secret\"", "file = \"no-key\"");
+    for (config, key, message) in [
+        (
+            &outgoing,
+            "destinations.billing.signing.secrets.1",
+            "base64",
+        ),
+        (&incoming, "sources.github.secrets.0", "is not base64"),
+    ] {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("no-key"), "whsec_!!!\n").unwrap();
+        // What check says, a process says too.
+        for command in ["check", "standalone"] {
+            let output = fencepost(dir.path(), config, &[command]);
+            let stderr = String::from_utf8(output.stderr).unwrap();
+            assert_eq!(output.status.code(), Some(64), "{command}: {stderr}");
+            assert_eq!(keys(&stderr), [key], "{command}: {stderr}");
+            assert!(stderr.contains(message), "{command}: {stderr}");
+            assert!(!stderr.contains("!!!"), "{stderr}");
+        }
+        let output = fencepost(dir.path(), config, &["check", "--skip-secrets"]);
+        assert_eq!(output.status.code(), Some(0), "{output:?}");
+    }
+}
+
+#[test]
+fn an_address_that_may_not_be_dialled_is_a_mistake() {
+    const URL: &str = "https://billing.example/hooks";
+    for (url, message) in [
+        ("https://10.0.0.1/hooks", "private"),
+        ("https://[::1]/hooks", "allow_cidrs"),
+        ("https://169.254.169.254/", "metadata"),
+    ] {
+        let config = GOOD.replace(URL, url).replace(
+            "# destination",
+            "signing = { secrets = [{ file = \"secret\" }] }",
+        );
+        let config = config.replace("file = \"secret\"", "file = \"absent\"");
+        let dir = tempfile::tempdir().unwrap();
+        let output = fencepost(dir.path(), &config, &["check", "--skip-secrets"]);
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(64), "{url}: {stderr}");
+        assert_eq!(keys(&stderr), ["destinations.billing.url"], "{stderr}");
+        assert!(stderr.contains(message), "{url}: {stderr}");
+
+        let (code, stderr) = check(&GOOD.replace(URL, url));
+        assert_eq!(code, Some(64), "{url}: {stderr}");
+        assert_eq!(keys(&stderr), ["destinations.billing.url"], "{stderr}");
+    }
+    let allowed = GOOD
+        .replace(URL, "https://10.0.0.1/hooks")
+        .replace("# destination", "allow_cidrs = [\"10.0.0.0/8\"]");
+    let (code, stderr) = check(&allowed);
+    assert_eq!(code, Some(0), "{stderr}");
+}
+
 #[test]
 fn all_mistakes_come_at_once_and_warnings_do_not_count() {
     let config = GOOD

@@ -32,11 +32,13 @@ struct Process {
 
 impl Process {
     fn start(dir: &Path) -> Self {
-        let mut child = fencepost(dir)
-            .arg("standalone")
-            .stderr(Stdio::piped())
-            .spawn()
-            .expect("binary runs");
+        let mut command = fencepost(dir);
+        command.arg("standalone");
+        Self::spawn(command)
+    }
+
+    fn spawn(mut command: Command) -> Self {
+        let mut child = command.stderr(Stdio::piped()).spawn().expect("binary runs");
         let stderr = child.stderr.take().expect("piped");
         let (sender, lines) = mpsc::channel();
         std::thread::spawn(move || {
@@ -96,6 +98,19 @@ fn fencepost(dir: &Path) -> Command {
     std::fs::write(dir.join("secret"), "s3cret\n").expect("secret written");
     let mut command = Command::new(env!("CARGO_BIN_EXE_fencepost"));
     command.current_dir(dir).env_remove("FENCEPOST_CONFIG");
+    command
+}
+
+/// A command line of the binary under limits of open files: `-Sn` or `-n`, and the number.
+fn limited(dir: &Path, limit: &str, number: u32, args: &[&str]) -> Command {
+    fencepost(dir);
+    let mut command = Command::new("sh");
+    let script = format!("ulimit {limit} {number} && exec \"$0\" \"$@\"");
+    command.args(["-c", &script, env!("CARGO_BIN_EXE_fencepost")]);
+    command
+        .args(args)
+        .current_dir(dir)
+        .env_remove("FENCEPOST_CONFIG");
     command
 }
 
@@ -184,4 +199,35 @@ fn starts_keeps_others_out_and_ends_on_a_signal() {
         Some(0),
         "looking has left nothing in the way"
     );
+}
+
+#[test]
+fn a_low_limit_of_open_files_is_raised_or_named() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let output = limited(dir.path(), "-n", 1_151, &["standalone"]).output();
+    let output = output.expect("sh runs");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(64), "{stderr}");
+    assert!(stderr.starts_with("ingest.connections_max: "), "{stderr}");
+    for part in ["1151", "need 1152", "ulimit -n 1152", "LimitNOFILE=1152"] {
+        assert!(stderr.contains(part), "{part}: {stderr}");
+    }
+    let output = limited(dir.path(), "-n", 1_151, &["check"]).output();
+    let output = output.expect("sh runs");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{stderr}");
+    assert!(
+        stderr.contains("warning: ingest.connections_max: "),
+        "{stderr}"
+    );
+
+    // A soft limit alone keeps nobody from starting.
+    let mut process = Process::spawn(limited(dir.path(), "-Sn", 256, &["standalone"]));
+    let line = process.line("open files");
+    let (_, soft) = line.split_once("\"soft\":").expect("the soft limit");
+    let digits = soft.split(|c: char| !c.is_ascii_digit()).next();
+    let soft: u64 = digits.and_then(|text| text.parse().ok()).expect("a number");
+    assert!(soft >= 1_152, "{line}");
+    process.line("receiving webhooks");
+    assert_eq!(process.terminate(), Some(0));
 }

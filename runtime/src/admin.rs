@@ -1,4 +1,7 @@
 //! The admin port: `/livez`, `/readyz`, `/metrics`. Not for the public.
+//!
+//! An accept loop of our own: `axum::serve` limits neither the number of connections nor their time. HTTP/1.1 and one
+//! request a connection, so that one deadline covers everything that a peer can hold up.
 
 mod readiness;
 
@@ -12,10 +15,23 @@ use axum::{
     response::IntoResponse,
     routing::get,
 };
-use std::{future::IntoFuture, io, net::SocketAddr, time::Duration};
-use tokio::net::TcpListener;
+use hyper::server::conn::http1;
+use hyper_util::{rt::TokioIo, server::graceful::GracefulShutdown, service::TowerToHyperService};
+use std::{io, net::SocketAddr, sync::Arc, time::Duration};
+use tokio::{
+    net::{TcpListener, TcpStream},
+    sync::{OwnedSemaphorePermit, Semaphore},
+    task::JoinSet,
+    time::{sleep, timeout},
+};
 use tokio_util::sync::CancellationToken;
 
+/// Connections served at once; further ones wait to be accepted.
+pub const CONNECTIONS_MAX: usize = 64;
+/// A connection is cut off after this, whatever its peer does.
+const CONNECTION_DEADLINE: Duration = Duration::from_secs(10);
+/// Pause after a failed accept: the process is out of files, and trying at once would only spin.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Open connections get this long to finish.
 const DRAIN_DEADLINE: Duration = Duration::from_secs(2);
 
@@ -78,22 +94,64 @@ impl Admin {
     /// the drain through it.
     ///
     /// # Errors
-    /// When the listener breaks.
+    /// None at present: what goes wrong with a connection ends that connection.
     pub async fn serve(
         self,
         readiness: Readiness,
         metrics: Metrics,
         stop: CancellationToken,
     ) -> io::Result<()> {
-        let router = router(readiness, metrics);
-        let served = axum::serve(self.listener, router)
-            .with_graceful_shutdown(stop.clone().cancelled_owned());
-        tokio::select! {
-            ended = served.into_future() => ended,
-            () = async {
-                stop.cancelled().await;
-                tokio::time::sleep(DRAIN_DEADLINE).await;
-            } => Ok(()),
+        let service = TowerToHyperService::new(router(readiness, metrics));
+        let mut http = http1::Builder::new();
+        http.keep_alive(false);
+        let room = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+        let graceful = GracefulShutdown::new();
+        let mut connections = JoinSet::new();
+        loop {
+            let accepted = tokio::select! {
+                biased;
+                () = stop.cancelled() => break,
+                Some(_) = connections.join_next() => continue,
+                accepted = accept(&self.listener, &room) => accepted,
+            };
+            let Some((stream, permit)) = accepted else {
+                break;
+            };
+            let connection = http.serve_connection(TokioIo::new(stream), service.clone());
+            let connection = timeout(CONNECTION_DEADLINE, graceful.watch(connection));
+            connections.spawn(async move {
+                match connection.await {
+                    Ok(Ok(())) => {}
+                    Ok(Err(error)) => {
+                        tracing::debug!(%error, "admin connection ended with an error")
+                    }
+                    Err(_) => tracing::debug!("admin connection cut off, it took too long"),
+                }
+                drop(permit);
+            });
+        }
+        drop(self.listener);
+        if timeout(DRAIN_DEADLINE, graceful.shutdown()).await.is_err() {
+            tracing::debug!("admin connections did not finish in time and were cut off");
+        }
+        connections.shutdown().await;
+        Ok(())
+    }
+}
+
+/// Waits for room, then for a connection; none when there will never be room again. Cancel-safe.
+async fn accept(
+    listener: &TcpListener,
+    room: &Arc<Semaphore>,
+) -> Option<(TcpStream, OwnedSemaphorePermit)> {
+    let permit = Arc::clone(room).acquire_owned().await.ok()?;
+    loop {
+        match listener.accept().await {
+            Ok((stream, _)) => return Some((stream, permit)),
+            Err(error) => {
+                tracing::warn!(%error, "the admin port can not accept a connection");
+                sleep(ACCEPT_PAUSE).await;
+            }
         }
     }
 }

@@ -1,8 +1,10 @@
-//! What every process boots with: config loading, secrets, telemetry, admin server, shutdown, clock.
+//! What every process boots with: config loading, secrets, telemetry, admin server, shutdown, clock, open
+//! files.
 
 pub mod admin;
 pub mod clock;
 pub mod config;
+pub mod files;
 pub mod secret;
 pub mod shutdown;
 pub mod telemetry;
@@ -11,6 +13,7 @@ pub mod trace;
 pub use admin::{Admin, AdminConfig, Readiness};
 pub use clock::Clock;
 pub use config::Problem;
+pub use files::FileLimits;
 pub use secret::{Secret, SecretError, SecretRef};
 pub use shutdown::Shutdown;
 pub use telemetry::{Metrics, Telemetry, TelemetryConfig};

@@ -3,6 +3,7 @@ use axum::{
     body::{Body, to_bytes},
     http::Request,
 };
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tower::ServiceExt;
 
 async fn get_json(readiness: &Readiness) -> (StatusCode, serde_json::Value) {
@@ -49,10 +50,10 @@ async fn draining_is_not_ready() {
 #[tokio::test]
 async fn what_the_checks_hold_is_let_go_at_the_end() {
     let readiness = Readiness::new();
-    let held = std::sync::Arc::new(());
-    let holder = std::sync::Arc::clone(&held);
+    let held = Arc::new(());
+    let holder = Arc::clone(&held);
     readiness.check("log", Duration::from_millis(100), move || {
-        let holder = std::sync::Arc::clone(&holder);
+        let holder = Arc::clone(&holder);
         async move {
             drop(holder);
             Ok(())
@@ -60,7 +61,7 @@ async fn what_the_checks_hold_is_let_go_at_the_end() {
     });
     assert_eq!(get_json(&readiness).await.0, StatusCode::OK);
     readiness.close();
-    assert_eq!(std::sync::Arc::strong_count(&held), 1);
+    assert_eq!(Arc::strong_count(&held), 1);
     assert_eq!(
         get_json(&readiness).await.0,
         StatusCode::SERVICE_UNAVAILABLE
@@ -69,17 +70,69 @@ async fn what_the_checks_hold_is_let_go_at_the_end() {
 
 #[tokio::test]
 async fn serving_ends_with_the_token() {
+    let stop = CancellationToken::new();
+    let (address, serving) = served(&stop).await;
+    // An idle connection does not hold the end up.
+    let idle = TcpStream::connect(address).await.unwrap();
+    stop.cancel();
+    serving.await.unwrap().unwrap();
+    drop(idle);
+}
+
+/// A server on a port of its own, and its address.
+async fn served(stop: &CancellationToken) -> (SocketAddr, tokio::task::JoinHandle<io::Result<()>>) {
     let config = AdminConfig {
         listen: SocketAddr::from(([127, 0, 0, 1], 0)),
         ..AdminConfig::default()
     };
     let admin = Admin::bind(&config).await.unwrap();
     let address = admin.address().unwrap();
+    let serving = admin.serve(Readiness::new(), Metrics::empty(), stop.clone());
+    (address, tokio::spawn(serving))
+}
+
+/// Everything that one connection answers to a request that would keep it open.
+async fn answer(address: SocketAddr) -> String {
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    let request = b"GET /livez HTTP/1.1\r\nhost: x\r\n\r\n";
+    stream.write_all(request).await.unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.unwrap();
+    answer
+}
+
+#[tokio::test]
+async fn a_connection_has_one_request() {
     let stop = CancellationToken::new();
-    let served = tokio::spawn(admin.serve(Readiness::new(), Metrics::empty(), stop.clone()));
-    // An idle connection does not hold the end up.
-    let idle = tokio::net::TcpStream::connect(address).await.unwrap();
+    let (address, _) = served(&stop).await;
+    let answer = answer(address).await;
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    assert!(answer.ends_with("ok\n"), "{answer}");
     stop.cancel();
-    served.await.unwrap().unwrap();
-    drop(idle);
+}
+
+/// The clock stands still and jumps to the next timer whenever everything waits.
+#[tokio::test(start_paused = true)]
+async fn silent_connections_are_cut_off_and_no_more_than_the_cap_are_open() {
+    let stop = CancellationToken::new();
+    let (address, _) = served(&stop).await;
+    let began = tokio::time::Instant::now();
+    let mut silent = Vec::new();
+    for _ in 0..=CONNECTIONS_MAX {
+        silent.push(TcpStream::connect(address).await.unwrap());
+    }
+    // Behind as many as may be open at once and one: after the first deadline there is room for both.
+    let answer = timeout(10 * CONNECTION_DEADLINE, answer(address))
+        .await
+        .unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    assert!(
+        began.elapsed() >= CONNECTION_DEADLINE,
+        "{:?}",
+        began.elapsed()
+    );
+    let mut rest = Vec::new();
+    silent[0].read_to_end(&mut rest).await.unwrap();
+    assert!(rest.is_empty());
+    stop.cancel();
 }
