@@ -73,11 +73,17 @@ impl Config {
     /// Relative directories start at the config file, as its secrets do: wherever a command is run from, it finds the same
     /// claims. An empty store found by accident would deliver everything again.
     fn resolve(&mut self, base: &Path) {
+        // An empty one stays: it is a mistake, which the check can name only as long as it is seen.
+        let resolve = |dir: &mut PathBuf| {
+            if !dir.as_os_str().is_empty() {
+                *dir = base.join(&*dir);
+            }
+        };
         if let LogConfig::Embedded(log) = &mut self.log {
-            log.dir = base.join(&log.dir);
+            resolve(&mut log.dir);
         }
         if let StoreConfig::Embedded(store) = &mut self.store {
-            store.dir = base.join(&store.dir);
+            resolve(&mut store.dir);
         }
     }
 }
