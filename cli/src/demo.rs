@@ -53,17 +53,13 @@ async fn stop_asked() {
 /// When something around the pipeline fails. Lost or doubled deliveries are no error but exit code 1.
 pub(crate) async fn run(args: DemoArgs) -> anyhow::Result<ExitCode> {
     let temporary = tempfile::tempdir().context("no temporary directory")?;
-    let dir = match &args.keep {
-        Some(dir) => {
-            std::fs::create_dir(dir)
-                .with_context(|| format!("can not create {}", dir.display()))?;
-            dir.clone()
-        }
-        None => temporary.path().to_path_buf(),
-    };
+    let dir = args.keep.as_deref().unwrap_or(temporary.path());
+    if args.keep.is_some() {
+        std::fs::create_dir(dir).with_context(|| format!("can not create {}", dir.display()))?;
+    }
     let clock = Clock::system();
     let receivers = Receivers::start(clock.clone()).await?;
-    let mut pipeline = Pipeline::start(&dir, receivers.address()).await?;
+    let mut pipeline = Pipeline::start(dir, receivers.address()).await?;
     let plan = Arc::new(Plan::new(args.webhooks, args.seed));
     print(&format!(
         "demo: {} webhooks, {} repeats and {} forgeries go to {}\n",
