@@ -180,8 +180,11 @@ impl Child {
 pub(crate) fn command() -> anyhow::Result<Command> {
     let binary = std::env::current_exe().context("can not find this binary")?;
     let mut command = Command::new(binary);
-        // A group of its own: Ctrl-C is for us, and we stop it in order.
-        command.stdin(Stdio::null()).process_group(0).kill_on_drop(true);
+    // A group of its own: Ctrl-C is for us, and we stop it in order.
+    command
+        .stdin(Stdio::null())
+        .process_group(0)
+        .kill_on_drop(true);
     Ok(command)
 }
 
