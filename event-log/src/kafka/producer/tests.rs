@@ -186,7 +186,7 @@ async fn a_replaced_producer_answers_what_it_still_had() {
     let waiting = producer.enqueue(&record("a", 10)).expect("room");
     // Whoever flushes holds the former producer: that must not keep it from answering.
     let flushing = producer.clone();
-    let flushed = tokio::task::spawn_blocking(move || flushing.flush(10 * DEADLINE));
+    let flushed = tokio::task::spawn_blocking(move || flushing.flush(2 * DEADLINE));
     assert!(producer.0.health.fail(0, "as if stuck"));
     call_supervisor(&producer.0.failures);
     let answer = tokio::time::timeout(DEADLINE, waiting).await;
