@@ -99,7 +99,10 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Patience<S> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
+    use tokio::{
+        io::{AsyncReadExt, AsyncWriteExt, duplex},
+        time::timeout,
+    };
 
     const LIMIT: Duration = Duration::from_millis(50);
 
@@ -109,7 +112,8 @@ mod tests {
         let mut ours = Patience::new(ours, LIMIT);
         ours.write_all(b"fits").await.unwrap();
         assert!(ours.pending.is_none());
-        let error = ours.write_all(b"more").await.unwrap_err();
+        let written = timeout(Duration::from_secs(10), ours.write_all(b"more")).await;
+        let error = written.unwrap().unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);
     }
 
