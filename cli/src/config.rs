@@ -47,7 +47,7 @@ pub(crate) struct Loaded {
 /// Loads the file at `path`, or `./fencepost.toml` when there is one and none is named.
 ///
 /// # Errors
-/// Every mistake in its form. What the values mean is for [`crate::check`].
+/// Every mistake in its form. What the values mean is for `fencepost check`.
 pub(crate) fn load(path: Option<&Path>) -> Result<Loaded, Vec<Problem>> {
     let file = match path {
         Some(path) => Some(path.to_path_buf()),
