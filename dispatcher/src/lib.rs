@@ -5,7 +5,7 @@
 //! receivers; [`publish`] makes the records of the next hop and of the dead letter; [`partitions`] and [`offsets`] say
 //! what may be committed.
 //!
-//! Not here: no clock, no Kafka, no SQL or CQL; those are behind the ports.
+//! Not here: Kafka, SQL, CQL, which are behind the ports; the machine's clock, which is behind [`runtime::Clock`].
 
 pub mod config;
 pub mod consume;

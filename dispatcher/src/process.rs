@@ -184,8 +184,8 @@ pub async fn process<L: EventLog, S: Store, H: Send>(
     }
 }
 
-/// One log line for a record that ended without an attempt; the others have had theirs. Whoever follows a delivery id
-/// shall see why nothing happened.
+/// One log line for a record that was dropped, put off or dead-lettered; what was delivered or retried had its line with the
+/// attempt. Whoever follows a delivery id shall see why nothing happened.
 pub fn tell(job: &Job, result: &Result<Finished, Infra>) {
     let delivery = &job.delivery;
     let ended = match result {
