@@ -2,7 +2,6 @@
 
 mod headers;
 pub mod http;
-pub mod resolve;
 pub mod sign;
 
 use crate::outcome::Outcome;

@@ -1,6 +1,7 @@
 //! What every process boots with: config loading, secrets, telemetry, admin server, shutdown, clock, open
-//! files.
+//! files, the start of every HTTP client.
 
+pub mod addresses;
 pub mod admin;
 pub mod clock;
 pub mod config;

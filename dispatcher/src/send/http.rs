@@ -1,17 +1,16 @@
 //! The real [`Send`]: one hardened client a destination.
 
-use super::{
-    Attempt, Send, headers,
-    resolve::{Blocked, PublicResolver, allowed},
-    sign,
-};
+use super::{Attempt, Send, headers, sign};
 use crate::{
     config::{DestinationConfig, SigningScheme},
     outcome::{Outcome, of_status, without_answer},
 };
 use http::{HeaderValue, header};
-use reqwest::{Client, redirect, retry};
-use runtime::{Clock, Problem, Secret};
+use reqwest::Client;
+use runtime::{
+    Clock, Problem, Secret,
+    addresses::{self, Blocked, allowed},
+};
 use schemas::{OutcomeKind, Webhook};
 use std::{collections::BTreeMap, error::Error, path::Path, sync::Arc, time::Duration};
 use tokio::time::Instant;
@@ -53,8 +52,6 @@ impl HttpSend {
         secrets_base: &Path,
         clock: Clock,
     ) -> Result<Self, Vec<Problem>> {
-        // Somebody else in the process may have chosen a provider already; that one serves as well.
-        drop(rustls::crypto::ring::default_provider().install_default());
         let mut endpoints = BTreeMap::new();
         let mut problems = Vec::new();
         for (name, config) in destinations {
@@ -212,18 +209,9 @@ impl Endpoint {
     }
 }
 
-#[expect(
-    clippy::disallowed_methods,
-    reason = "the one place that builds a client, hardened"
-)]
 fn client(config: &DestinationConfig) -> reqwest::Result<Client> {
-    Client::builder()
-        .dns_resolver(Arc::new(PublicResolver::new(config.allow_cidrs.clone())))
-        .no_proxy()
-        .redirect(redirect::Policy::none())
-        // Every try is an attempt that is counted; the client makes none of its own.
-        .retry(retry::never())
-        .referer(false)
+    // Every try is an attempt that is counted; the client makes none of its own.
+    addresses::client(config.allow_cidrs.clone())
         .https_only(!config.allow_http)
         .connect_timeout(config.timeout)
         .pool_idle_timeout(POOL_IDLE_TIMEOUT)

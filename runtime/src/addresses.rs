@@ -1,13 +1,18 @@
-//! Which addresses may be dialled (invariant 6), and the resolver that only hands out such.
+//! Which addresses may be dialled (invariant 6), the resolver that only hands out such, and the HTTP client that asks it.
 //!
 //! The addresses that were checked are the addresses that are dialled, so a name can not change its mind in between. A
 //! name with one forbidden address among its answers is refused whole. No list of this kind in the field is complete; this one is the
 //! union of those of Hook0, Svix and smokescreen.
 
 use ipnet::IpNet;
-use reqwest::dns::{Addrs, Name, Resolve, Resolving};
+use reqwest::{
+    Client, ClientBuilder,
+    dns::{Addrs, Name, Resolve, Resolving},
+    redirect, retry,
+};
 use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
+    sync::Arc,
     time::Duration,
 };
 
@@ -45,6 +50,24 @@ pub fn allowed(ip: IpAddr, allow: &[IpNet]) -> Result<(), Blocked> {
         Some(_) if allow.iter().any(|net| net.contains(&ip)) => Ok(()),
         Some(class) => Err(Blocked { class }),
     }
+}
+
+/// The start of every HTTP client that goes out: names are resolved by [`PublicResolver`]; no proxy, no redirect, no
+/// retry of its own, no referer. **Not judged here:** a URL whose host is an IP address, for which no resolver is asked;
+/// see [`allowed`].
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the one place where a client begins, hardened"
+)]
+pub fn client(allow: Vec<IpNet>) -> ClientBuilder {
+    // Somebody else in the process may have chosen a provider already; that one serves as well.
+    drop(rustls::crypto::ring::default_provider().install_default());
+    Client::builder()
+        .dns_resolver(Arc::new(PublicResolver::new(allow)))
+        .no_proxy()
+        .redirect(redirect::Policy::none())
+        .retry(retry::never())
+        .referer(false)
 }
 
 // === impl PublicResolver ===
