@@ -4,6 +4,7 @@ use crate::verify::Refusal;
 use axum::response::{IntoResponse, Response};
 use http::{HeaderValue, StatusCode, header};
 use serde::Serialize;
+use std::num::NonZeroU64;
 
 /// Seconds after which a sender may try again; those that read it do so with their own jitter.
 const RETRY_AFTER_SECONDS: &str = "5";
@@ -28,6 +29,8 @@ pub(crate) enum Refused {
     Encoded,
     #[error("the body has a transfer coding other than chunked")]
     Coded,
+    #[error("the source sends more requests than its rate limit takes")]
+    TooMany { retry_after_seconds: NonZeroU64 },
     #[error("the body is larger than the source may send")]
     TooLarge,
     #[error("the body did not arrive in time")]
@@ -125,6 +128,12 @@ impl Refused {
                 "Transfer coding not supported",
                 "Send the body with a content length, or with the transfer coding chunked alone.",
             ),
+            Self::TooMany { .. } => (
+                "rate_limited",
+                StatusCode::TOO_MANY_REQUESTS,
+                "Too many requests",
+                "This source sends more requests than it may; try again later.",
+            ),
             Self::TooLarge
             | Self::NotProduced(event_log::ProduceError::TooLarge { .. })
             | Self::NotEncoded(_) => (
@@ -185,6 +194,14 @@ impl IntoResponse for Refused {
             StatusCode::SERVICE_UNAVAILABLE => {
                 let seconds = HeaderValue::from_static(RETRY_AFTER_SECONDS);
                 headers.insert(header::RETRY_AFTER, seconds);
+            }
+            StatusCode::TOO_MANY_REQUESTS => {
+                if let Self::TooMany {
+                    retry_after_seconds,
+                } = self
+                {
+                    headers.insert(header::RETRY_AFTER, retry_after_seconds.get().into());
+                }
             }
             StatusCode::METHOD_NOT_ALLOWED => {
                 headers.insert(header::ALLOW, HeaderValue::from_static("POST"));

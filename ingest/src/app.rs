@@ -1,9 +1,11 @@
 //! Everything that a request meets: sources with their secrets, the log, the limits.
 
 use crate::{
+    RateLimit,
     body::Budget,
     config::{IngestConfig, SourceConfig},
     metrics::Metrics,
+    rate::Bucket,
     rule::Rule,
     verify::key,
 };
@@ -38,6 +40,7 @@ pub(crate) struct Source {
     pub(crate) secrets: Vec<Secret>,
     pub(crate) body_bytes_max: usize,
     pub(crate) deadline: Duration,
+    pub(crate) rate: Option<Bucket>,
     events: Option<Vec<String>>,
 }
 
@@ -141,6 +144,7 @@ impl Source {
             secrets,
             body_bytes_max: config.body_bytes_max,
             deadline: config.deadline(),
+            rate: config.rate_limit.map(RateLimit::bucket),
             events: config.events,
         })
     }

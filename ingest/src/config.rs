@@ -1,6 +1,9 @@
 //! `[ingest]` and `[sources.<name>]`: what a user may set, and what is wrong with it.
 
-use crate::rule::{self, IdPlace, Rule, Tolerance, TypePlace};
+use crate::{
+    RateLimit,
+    rule::{self, IdPlace, Rule, Tolerance, TypePlace},
+};
 use runtime::{Problem, SecretRef};
 use schemas::Reopen;
 use serde::Deserialize;
@@ -74,6 +77,9 @@ pub struct SourceConfig {
     /// Instead of the rule's tolerance.
     #[serde(default)]
     pub tolerance: Option<Tolerance>,
+    /// Requests taken, signed or not; further ones are answered 429. None: all.
+    #[serde(default)]
+    pub rate_limit: Option<RateLimit>,
     /// What a repeated delivery id does to an ended delivery. Used by the dispatcher.
     #[serde(default)]
     pub reopen: Reopen,
@@ -193,6 +199,9 @@ impl SourceConfig {
                 problems.extend(rule.check(&verify));
             }
             Err(message) => wrong("scheme", message),
+        }
+        if let Some(rate_limit) = self.rate_limit {
+            problems.extend(rate_limit.check(&format!("{key}.rate_limit")));
         }
         problems
     }

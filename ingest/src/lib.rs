@@ -10,6 +10,7 @@ pub mod config;
 pub mod extract;
 mod metrics;
 mod pass_on;
+mod rate;
 mod receive;
 pub mod rule;
 mod server;
@@ -18,6 +19,7 @@ pub mod verify;
 
 pub use app::App;
 pub use config::{IngestConfig, SourceConfig};
+pub use rate::RateLimit;
 pub use rule::Rule;
 pub use server::{router, serve};
 pub use sign::{SignError, Unsigned, sign};

@@ -97,6 +97,12 @@ async fn take<L: EventLog>(
     told: &mut Told,
 ) -> Result<Taken, Refused> {
     check_head(&parts)?;
+    if let Some(rate) = &source.rate {
+        rate.take()
+            .map_err(|retry_after_seconds| Refused::TooMany {
+                retry_after_seconds,
+            })?;
+    }
     inner.log.ready().map_err(Refused::NotReady)?;
 
     let deadline = arrival.at + source.deadline;

@@ -6,12 +6,20 @@ use schemas::Reopen;
 use std::{path::PathBuf, time::Duration};
 
 /// Lines below `[x]` with a preset and a secret, and the key that is wrong.
-const WITH_PRESET: [(&str, &str); 6] = [
+const WITH_PRESET: [(&str, &str); 8] = [
     ("body_bytes_max = 26214401", "sources.x.body_bytes_max"),
     ("deadline = \"0s\"", "sources.x.deadline"),
     ("events = [\"a*b\"]", "sources.x.events"),
     ("events = []", "sources.x.events"),
     ("delivery_id = []", "sources.x.delivery_id"),
+    (
+        "rate_limit = { per_second = 0 }",
+        "sources.x.rate_limit.per_second",
+    ),
+    (
+        "rate_limit = { per_second = 1, burst = 4000000000 }",
+        "sources.x.rate_limit.burst",
+    ),
     ("delivery_id = [{ hash = false }]", "sources.x.delivery_id"),
 ];
 

@@ -37,7 +37,11 @@ async fn ask(log: &FakeLog, request: Request<Body>) -> Response {
 async fn problem(response: Response) -> (u16, String) {
     let status = response.status();
     let retry = response.headers().contains_key("retry-after");
-    assert_eq!(retry, status == StatusCode::SERVICE_UNAVAILABLE);
+    let later = [
+        StatusCode::SERVICE_UNAVAILABLE,
+        StatusCode::TOO_MANY_REQUESTS,
+    ];
+    assert_eq!(retry, later.contains(&status));
     assert_eq!(
         response.headers()["content-type"],
         "application/problem+json"
@@ -366,6 +370,37 @@ async fn a_log_that_does_not_take_it_is_never_answered_2xx() {
             "{log:?}"
         );
     }
+}
+
+/// Refused before the body is read, and each source by itself.
+#[tokio::test]
+async fn requests_beyond_a_source_s_rate_are_told_when_to_come_again() {
+    let other = GITHUB.replace("[github]", "[other]");
+    let sources = format!("{GITHUB}rate_limit = {{ per_second = 1, burst = 3 }}\n{other}");
+    let log = FakeLog::new();
+    let router = router(app(IngestConfig::default(), &sources, &log));
+    let ask = async |path: &str, body: Body| {
+        let mut asked = request(BODY, |_| {});
+        *asked.uri_mut() = path.parse().unwrap();
+        *asked.body_mut() = body;
+        router.clone().oneshot(asked).await.unwrap()
+    };
+    // One that is taken waits for its body, which never comes.
+    let mut taken = 0;
+    let response = loop {
+        let never = StreamBody::new(futures::stream::pending::<Result<Frame<Bytes>, Infallible>>());
+        let asked = ask("/hooks/github", Body::new(never));
+        match tokio::time::timeout(Duration::from_millis(50), asked).await {
+            Ok(response) => break response,
+            Err(_) => taken += 1,
+        }
+        assert!(taken < 1_000, "there is no limit");
+    };
+    assert!(taken >= 3, "{taken}");
+    assert_eq!(response.headers()["retry-after"], "1");
+    assert_eq!(problem(response).await, is(429, "rate_limited"));
+    let response = ask("/hooks/other", Body::from(BODY)).await;
+    assert_eq!(response.status(), StatusCode::ACCEPTED);
 }
 
 #[tokio::test]
