@@ -169,7 +169,7 @@ fn retention(config: &Config, problems: &mut Vec<Problem>) {
 fn bodies(config: &Config, problems: &mut Vec<Problem>) {
     for (name, source) in &config.sources {
         let key = format!("sources.{name}.body_bytes_max");
-        let body = source.body_bytes_max;
+        let body = source.body_bytes_max();
         let record = config.log.record_bytes_max();
         if body.saturating_add(RECORD_OVERHEAD_BYTES) > record {
             let message = format!(

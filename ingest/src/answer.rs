@@ -1,6 +1,6 @@
 //! What a request came to, and how that is said in HTTP.
 
-use crate::verify::Refusal;
+use crate::{handshake::Answered, rule::Answer, verify::Refusal};
 use axum::response::{IntoResponse, Response};
 use http::{HeaderValue, StatusCode, header};
 use serde::Serialize;
@@ -10,12 +10,14 @@ use std::num::NonZeroU64;
 const RETRY_AFTER_SECONDS: &str = "5";
 
 /// A request that needs nothing further from its sender.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Taken {
-    /// In the log.
-    Accepted,
+    /// In the log. Answered as the source wants it.
+    Accepted(Option<Answer>),
     /// Verified, but of an event type that the source's allow-list leaves out.
-    Ignored,
+    Ignored(Option<Answer>),
+    /// No webhook, but a sender that tries the endpoint out.
+    Handshake(Answered),
 }
 
 /// A request that was not taken.
@@ -27,6 +29,8 @@ pub(crate) enum Refused {
     Method,
     #[error("the body is encoded")]
     Encoded,
+    #[error("the body is not of a media type that the source takes")]
+    MediaType,
     #[error("the body has a transfer coding other than chunked")]
     Coded,
     #[error("the source sends more requests than its rate limit takes")]
@@ -74,18 +78,49 @@ struct Problem {
 
 impl Taken {
     /// Stable name, as in logs and metrics.
-    pub(crate) fn outcome(self) -> &'static str {
+    pub(crate) fn outcome(&self) -> &'static str {
         match self {
-            Self::Accepted => "accepted",
-            Self::Ignored => "ignored",
+            Self::Accepted(_) => "accepted",
+            Self::Ignored(_) => "ignored",
+            Self::Handshake(_) => "handshake",
         }
     }
 
-    pub(crate) fn status(self) -> StatusCode {
+    pub(crate) fn status(&self) -> StatusCode {
+        let usual = match self {
+            Self::Accepted(_) => StatusCode::ACCEPTED,
+            Self::Ignored(_) | Self::Handshake(_) => StatusCode::OK,
+        };
         match self {
-            Self::Accepted => StatusCode::ACCEPTED,
-            Self::Ignored => StatusCode::OK,
+            Self::Accepted(Some(answer)) | Self::Ignored(Some(answer)) => {
+                StatusCode::from_u16(answer.status).unwrap_or(usual)
+            }
+            Self::Accepted(None) | Self::Ignored(None) | Self::Handshake(_) => usual,
         }
+    }
+}
+
+impl IntoResponse for Taken {
+    fn into_response(self) -> Response {
+        let status = self.status();
+        let (content_type, body) = match self {
+            Self::Accepted(Some(answer)) | Self::Ignored(Some(answer)) => {
+                (HeaderValue::from_str(&answer.content_type), answer.body)
+            }
+            Self::Handshake(Answered { content_type, body }) => {
+                (Ok(HeaderValue::from_static(content_type)), body)
+            }
+            Self::Accepted(None) | Self::Ignored(None) => return status.into_response(),
+        };
+        let mut response = (status, body).into_response();
+        let headers = response.headers_mut();
+        if let Ok(content_type) = content_type {
+            headers.insert(header::CONTENT_TYPE, content_type);
+        }
+        // What is echoed is text, whatever a browser makes of it.
+        let no_sniff = HeaderValue::from_static("nosniff");
+        headers.insert(header::X_CONTENT_TYPE_OPTIONS, no_sniff);
+        response
     }
 }
 
@@ -121,6 +156,12 @@ impl Refused {
                 StatusCode::UNSUPPORTED_MEDIA_TYPE,
                 "Content encoding not supported",
                 "Send the body without a content encoding.",
+            ),
+            Self::MediaType => (
+                "unsupported_media_type",
+                StatusCode::UNSUPPORTED_MEDIA_TYPE,
+                "Media type not supported",
+                "The body is not of a media type that this source may send.",
             ),
             Self::Coded => (
                 "unsupported_transfer_coding",

@@ -6,10 +6,10 @@ use crate::{
     config::{IngestConfig, SourceConfig},
     metrics::Metrics,
     rate::Bucket,
-    rule::Rule,
-    verify::key,
+    rule::{Answer, Rule, presets},
 };
-use http::HeaderMap;
+use http::{HeaderMap, header};
+use ring::rand::{SecureRandom, SystemRandom};
 use runtime::{Clock, Problem, Secret};
 use schemas::{Codec, event_matches};
 use std::{collections::BTreeMap, path::Path, sync::Arc, time::Duration};
@@ -24,6 +24,8 @@ pub struct App<L> {
 pub(crate) struct Inner<L> {
     pub(crate) config: IngestConfig,
     pub(crate) sources: BTreeMap<String, Arc<Source>>,
+    /// Stands in for a source that there is not: it takes as long to refuse a request.
+    pub(crate) decoy: Arc<Source>,
     pub(crate) log: L,
     pub(crate) codec: Codec,
     pub(crate) clock: Clock,
@@ -41,6 +43,11 @@ pub(crate) struct Source {
     pub(crate) body_bytes_max: usize,
     pub(crate) deadline: Duration,
     pub(crate) rate: Option<Bucket>,
+    /// In lower case; none: all.
+    content_types: Option<Vec<String>>,
+    pub(crate) answer: Option<Answer>,
+    pub(crate) public_url: Option<String>,
+    pub(crate) handshake_token: Option<Secret>,
     events: Option<Vec<String>>,
 }
 
@@ -64,7 +71,7 @@ impl<L> App<L> {
         let mut opened = BTreeMap::new();
         for (name, source) in sources {
             let key = format!("sources.{name}");
-            if source.body_bytes_max > config.in_flight_bytes_max {
+            if source.body_bytes_max() > config.in_flight_bytes_max {
                 let message =
                     "is more than ingest.in_flight_bytes_max: such a body could never be taken";
                 problems.push(Problem::new(format!("{key}.body_bytes_max"), message));
@@ -79,9 +86,11 @@ impl<L> App<L> {
         }
         let budget = Budget::new(config.in_flight_bytes_max);
         let metrics = Metrics::new();
+        let decoy = Source::decoy().map_err(|message| vec![Problem::new("sources", message)])?;
         let inner = Inner {
             config,
             sources: opened,
+            decoy: Arc::new(decoy),
             log,
             codec,
             clock,
@@ -127,12 +136,22 @@ impl Source {
             let at = format!("{at}.secrets.{slot}");
             match Secret::open(place, secrets_base) {
                 Ok(secret) => {
-                    if let Err(error) = secret.with(|text| key(&rule.secret, text).map(drop)) {
+                    if let Err(error) = rule.checks(&secret) {
                         problems.push(Problem::new(at, format!("the secret {error}")));
                     }
                     secrets.push(secret);
                 }
                 Err(error) => problems.push(Problem::new(at, error.to_string())),
+            }
+        }
+        let mut handshake_token = None;
+        if let Some(place) = &config.handshake_token {
+            match Secret::open(place, secrets_base) {
+                Ok(secret) => handshake_token = Some(secret),
+                Err(error) => problems.push(Problem::new(
+                    format!("{at}.handshake_token"),
+                    error.to_string(),
+                )),
             }
         }
         if !problems.is_empty() {
@@ -142,17 +161,60 @@ impl Source {
             name: name.to_owned(),
             rules: rule.variants(),
             secrets,
-            body_bytes_max: config.body_bytes_max,
+            body_bytes_max: config.body_bytes_max(),
+            content_types: config.content_types(),
+            answer: config.answer(),
             deadline: config.deadline(),
             rate: config.rate_limit.map(RateLimit::bucket),
+            public_url: config.public_url,
+            handshake_token,
             events: config.events,
+        })
+    }
+
+    /// A source whose secret nobody knows.
+    fn decoy() -> Result<Self, String> {
+        let mut presets = presets()?;
+        let preset = presets.remove("github").ok_or("no preset github")?;
+        let mut secret = vec![0; 32];
+        let drawn = SystemRandom::new().fill(&mut secret);
+        drawn.map_err(|_unspecified| "the system gives no random bytes".to_owned())?;
+        Ok(Self {
+            name: "unknown".to_owned(),
+            rules: preset.verify.variants(),
+            secrets: vec![Secret::from_bytes(secret)],
+            body_bytes_max: 1 << 20,
+            deadline: preset.deadline,
+            content_types: None,
+            answer: None,
+            rate: None,
+            public_url: None,
+            handshake_token: None,
+            events: None,
         })
     }
 
     /// The form of the rule whose signature header is there; the plain one when none is.
     pub(crate) fn rule_for(&self, headers: &HeaderMap) -> Option<&Rule> {
-        let named = |rule: &&Rule| headers.contains_key(rule.signature.header.as_str());
-        self.rules.iter().find(named).or(self.rules.first())
+        rule_for(&self.rules, headers)
+    }
+
+    /// Whether some handshake comes as a GET request.
+    pub(crate) fn greets(&self) -> bool {
+        let mut handshakes = self.rules.iter().flat_map(|rule| &rule.handshake);
+        handshakes.any(|handshake| handshake.query.is_some())
+    }
+
+    /// Whether a body of the headers' media type is taken.
+    pub(crate) fn takes_type(&self, headers: &HeaderMap) -> bool {
+        let Some(types) = &self.content_types else {
+            return true;
+        };
+        let given = headers.get(header::CONTENT_TYPE);
+        let essence = given
+            .and_then(|value| value.to_str().ok())
+            .and_then(|text| text.split(';').next());
+        essence.is_some_and(|essence| types.contains(&essence.trim().to_ascii_lowercase()))
     }
 
     /// Whether webhooks of this type are taken.
@@ -162,4 +224,13 @@ impl Source {
             .as_ref()
             .is_none_or(|patterns| patterns.iter().any(matches))
     }
+}
+
+/// Of the forms of a rule the one whose signature header is there; the first when none is.
+pub fn rule_for<'a>(rules: &'a [Rule], headers: &HeaderMap) -> Option<&'a Rule> {
+    let named = |rule: &&Rule| {
+        let signature = rule.signature.as_ref();
+        signature.is_some_and(|signature| headers.contains_key(signature.header.as_str()))
+    };
+    rules.iter().find(named).or(rules.first())
 }

@@ -2,7 +2,7 @@
 
 use crate::{
     RateLimit,
-    rule::{self, IdPlace, Rule, Tolerance, TypePlace},
+    rule::{self, Answer, IdPlace, Rule, Tolerance, TypePlace},
 };
 use runtime::{Problem, SecretRef};
 use schemas::Reopen;
@@ -59,12 +59,25 @@ pub struct SourceConfig {
     /// Secrets that a signature may be made with, the current one first.
     #[serde(default)]
     pub secrets: Vec<SecretRef>,
-    /// Largest body, bytes.
-    #[serde(default = "default_body_bytes_max")]
-    pub body_bytes_max: usize,
+    /// Largest body, bytes; default as the preset says, else 1 MiB.
+    #[serde(default)]
+    pub body_bytes_max: Option<usize>,
     /// The sender is answered within this time from the arrival of the head; default as the preset says, else 5 s.
     #[serde(default, with = "humantime_serde")]
     pub deadline: Option<Duration>,
+    /// Media types to take, without parameters, e.g. `application/json`; others are answered 415. None: all.
+    #[serde(default)]
+    pub content_types: Option<Vec<String>>,
+    /// What a taken webhook is answered with; default as the preset says, else 202 without a body.
+    #[serde(default)]
+    pub answer: Option<Answer>,
+    /// The URL that the sender was given, for the schemes that sign it. Behind a balancer it is another than the one that
+    /// ingest sees.
+    #[serde(default)]
+    pub public_url: Option<String>,
+    /// The token that the sender shows when it tries the endpoint out (Meta's `hub.verify_token`).
+    #[serde(default)]
+    pub handshake_token: Option<SecretRef>,
     /// Event types to take, see [`schemas::event_matches`]; others are answered 2xx and go no further. None: all.
     #[serde(default)]
     pub events: Option<Vec<String>>,
@@ -154,6 +167,43 @@ impl SourceConfig {
             );
             return vec![Problem::new(key, message)];
         }
+        self.check_secrets(&mut wrong);
+        if let Some(bytes) = self.body_bytes_max
+            && (bytes == 0 || bytes > BODY_BYTES_LIMIT)
+        {
+            wrong(
+                "body_bytes_max",
+                format!("must be from 1 to {BODY_BYTES_LIMIT} bytes (25 MiB)"),
+            );
+        }
+        if self.deadline.is_some_and(|deadline| !is_short(deadline)) {
+            wrong("deadline", SHORT.to_owned());
+        }
+        self.check_answering(&mut wrong);
+        match self.rule() {
+            Ok(rule) => {
+                if rule.signs_url() && self.public_url.is_none() {
+                    wrong(
+                        "public_url",
+                        "is missing: this sender signs the URL that it was given".to_owned(),
+                    );
+                }
+                let verify = if self.verify.is_some() {
+                    format!("{key}.verify")
+                } else {
+                    key.to_owned()
+                };
+                problems.extend(rule.check(&verify));
+            }
+            Err(message) => wrong("scheme", message),
+        }
+        if let Some(rate_limit) = self.rate_limit {
+            problems.extend(rate_limit.check(&format!("{key}.rate_limit")));
+        }
+        problems
+    }
+
+    fn check_secrets(&self, wrong: &mut impl FnMut(&str, String)) {
         if self.secrets.is_empty() || self.secrets.len() > SECRETS_MAX {
             wrong(
                 "secrets",
@@ -168,14 +218,27 @@ impl SourceConfig {
                 );
             }
         }
-        if self.body_bytes_max == 0 || self.body_bytes_max > BODY_BYTES_LIMIT {
+        if let Some(token) = &self.handshake_token
+            && token.env.is_some() == token.file.is_some()
+        {
             wrong(
-                "body_bytes_max",
-                format!("must be from 1 to {BODY_BYTES_LIMIT} bytes (25 MiB)"),
+                "handshake_token",
+                "give exactly one of `env` and `file`".to_owned(),
             );
         }
-        if self.deadline.is_some_and(|deadline| !is_short(deadline)) {
-            wrong("deadline", SHORT.to_owned());
+    }
+
+    fn check_answering(&self, wrong: &mut impl FnMut(&str, String)) {
+        if let Some(types) = &self.content_types {
+            let is_essence = |text: &String| {
+                let plain = |c: char| c.is_ascii_alphanumeric() || "!#$&-^_.+/".contains(c);
+                text.matches('/').count() == 1 && text.chars().all(plain)
+            };
+            if types.is_empty() || !types.iter().all(is_essence) {
+                let message =
+                    "is a list of media types such as application/json, without parameters";
+                wrong("content_types", message.to_owned());
+            }
         }
         if let Some(events) = &self.events {
             if events.is_empty() {
@@ -189,21 +252,26 @@ impl SourceConfig {
                 wrong("events", message);
             }
         }
-        match self.rule() {
-            Ok(rule) => {
-                let verify = if self.verify.is_some() {
-                    format!("{key}.verify")
-                } else {
-                    key.to_owned()
-                };
-                problems.extend(rule.check(&verify));
+        if let Some(answer) = &self.answer {
+            if !(200..300).contains(&answer.status) {
+                let message = "must be from 200 to 299: a webhook that was taken is answered so";
+                wrong("answer.status", message.to_owned());
             }
-            Err(message) => wrong("scheme", message),
+            if http::HeaderValue::from_str(&answer.content_type).is_err() {
+                wrong("answer.content_type", "is not a media type".to_owned());
+            }
+            if answer.body.len() > ANSWER_BYTES_MAX {
+                let message = format!("is longer than {ANSWER_BYTES_MAX} bytes");
+                wrong("answer.body", message);
+            }
         }
-        if let Some(rate_limit) = self.rate_limit {
-            problems.extend(rate_limit.check(&format!("{key}.rate_limit")));
+        if let Some(url) = &self.public_url {
+            let absolute = url.starts_with("https://") || url.starts_with("http://");
+            if !absolute || url.contains(|c: char| c.is_whitespace() || c.is_control()) {
+                let message = "is the URL that the sender was given, such as https://hooks.example.com/hooks/square";
+                wrong("public_url", message.to_owned());
+            }
         }
-        problems
     }
 
     /// The rule in force: of the preset or the table, with this source's own places and tolerance.
@@ -231,17 +299,37 @@ impl SourceConfig {
 
     /// The deadline in force.
     pub fn deadline(&self) -> Duration {
-        let of_preset = || {
-            preset(self.scheme.as_deref()?)
-                .ok()
-                .map(|preset| preset.deadline)
-        };
         self.deadline
-            .or_else(of_preset)
+            .or_else(|| Some(self.preset()?.deadline))
             .unwrap_or(Duration::from_secs(5))
+    }
+
+    /// The largest body in force, bytes.
+    pub fn body_bytes_max(&self) -> usize {
+        self.body_bytes_max
+            .or_else(|| self.preset()?.body_bytes_max)
+            .unwrap_or(1 << 20)
+    }
+
+    /// The media types in force, in lower case; none: all.
+    pub fn content_types(&self) -> Option<Vec<String>> {
+        let types = self.content_types.clone();
+        let types = types.or_else(|| self.preset()?.content_types)?;
+        Some(types.iter().map(|text| text.to_ascii_lowercase()).collect())
+    }
+
+    /// The answer in force; none: 202 without a body.
+    pub fn answer(&self) -> Option<Answer> {
+        self.answer.clone().or_else(|| self.preset()?.answer)
+    }
+
+    fn preset(&self) -> Option<rule::Preset> {
+        preset(self.scheme.as_deref()?).ok()
     }
 }
 
+/// Longest body of an answer, bytes.
+const ANSWER_BYTES_MAX: usize = 4_096;
 const SHORT: &str = "must be above zero and at most 10 minutes";
 const UNVERIFIED: &str = "a source that is not verified takes anything from anybody";
 
@@ -269,8 +357,4 @@ fn is_name(name: &str) -> bool {
 fn is_pattern(pattern: &str) -> bool {
     let stem = pattern.strip_suffix(".*").unwrap_or(pattern);
     pattern == "*" || (!stem.is_empty() && !stem.contains('*') && !stem.contains(char::is_control))
-}
-
-fn default_body_bytes_max() -> usize {
-    1 << 20
 }

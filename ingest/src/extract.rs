@@ -1,13 +1,13 @@
 //! The delivery id and the event type of a verified request. Only here is a body parsed, and only as far as needed.
 
 use crate::{
+    request::Request,
     rule::{IdPlace, Rule, TypePlace},
     verify::{Refusal, single},
 };
-use http::HeaderMap;
 use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use sha2::{Digest, Sha256};
-use std::fmt;
+use std::{borrow::Cow, fmt};
 
 /// Longest delivery id and event type, bytes.
 pub const NAME_BYTES_MAX: usize = 256;
@@ -17,17 +17,14 @@ pub const NAME_BYTES_MAX: usize = 256;
 /// # Errors
 /// `Missing` when no place has one; `Repeated` and `Malformed` (empty, longer than [`NAME_BYTES_MAX`], control
 /// characters) instead of going on to the next place: a sender that gives an id means it.
-pub fn delivery_id(
-    rule: &Rule,
-    source: &str,
-    headers: &HeaderMap,
-    body: &[u8],
-) -> Result<String, Refusal> {
+pub fn delivery_id(rule: &Rule, source: &str, request: &Request<'_>) -> Result<String, Refusal> {
     for place in &rule.delivery_id {
         let found = match place {
-            IdPlace::Header(name) => single(headers, name)?.map(str::to_owned),
-            IdPlace::Json(path) => json_text(body, path),
-            IdPlace::Hash(_) => Some(hash_of(source, body)),
+            IdPlace::Header(name) => single(request.headers, name)?.map(str::to_owned),
+            IdPlace::Json(path) => json_text(rule, request, path),
+            IdPlace::JsonJoined(paths) => joined(rule, request, paths),
+            IdPlace::Form(name) => form_field(request, name)?.map(Cow::into_owned),
+            IdPlace::Hash(_) => Some(hash_of(source, request.body)),
         };
         if let Some(id) = found {
             return well_formed(id, "the delivery id");
@@ -40,26 +37,80 @@ pub fn delivery_id(
 ///
 /// # Errors
 /// `Repeated` and `Malformed` as for [`delivery_id`].
-pub fn event_type(rule: &Rule, headers: &HeaderMap, body: &[u8]) -> Result<String, Refusal> {
+pub fn event_type(rule: &Rule, request: &Request<'_>) -> Result<String, Refusal> {
     for place in &rule.event_type {
-        if let Some(name) = type_at(place, headers, body)? {
+        if let Some(name) = type_at(place, rule, request)? {
             return well_formed(name, "the event type");
         }
     }
     Ok(String::new())
 }
 
-fn type_at(place: &TypePlace, headers: &HeaderMap, body: &[u8]) -> Result<Option<String>, Refusal> {
-    let in_body = || place.json.as_deref().and_then(|path| json_text(body, path));
-    let Some(name) = &place.header else {
-        return Ok(in_body());
-    };
-    let Some(of_header) = single(headers, name)? else {
+/// The string or integer at a dotted path of the JSON body, or of the JSON in the form body's `form_json`; of keys that stand
+/// twice the last one, as most readers do it. None when the path leads nowhere or the text is not JSON.
+pub(crate) fn json_text(rule: &Rule, request: &Request<'_>, path: &str) -> Option<String> {
+    match &rule.form_json {
+        Some(field) if request.is_form() => {
+            let text = form_field(request, field).ok()??;
+            text_at(text.as_bytes(), path)
+        }
+        Some(_) | None => text_at(request.body, path),
+    }
+}
+
+/// The value of a field of a form body that may stand at most once, decoded
+/// (<https://url.spec.whatwg.org/#urlencoded-parsing>). None when the body is no form or has no such field.
+///
+/// # Errors
+/// `Repeated`, and `Malformed` when it is not UTF-8: replacing what is not would make different ids equal.
+pub(crate) fn form_field<'a>(
+    request: &Request<'a>,
+    name: &str,
+) -> Result<Option<Cow<'a, str>>, Refusal> {
+    if !request.is_form() {
+        return Ok(None);
+    }
+    let mut fields = form_urlencoded::parse(request.body).filter(|(field, _)| field == name);
+    let Some((_, value)) = fields.next() else {
         return Ok(None);
     };
-    Ok(Some(match in_body() {
-        Some(of_body) => format!("{of_header}.{of_body}"),
-        None => of_header.to_owned(),
+    if fields.next().is_some() {
+        return Err(Refusal::Repeated(name.to_owned()));
+    }
+    if value.contains(char::REPLACEMENT_CHARACTER) {
+        return Err(Refusal::Malformed(name.to_owned()));
+    }
+    Ok(Some(value))
+}
+
+fn joined(rule: &Rule, request: &Request<'_>, paths: &[String]) -> Option<String> {
+    let texts: Option<Vec<String>> = paths
+        .iter()
+        .map(|path| json_text(rule, request, path))
+        .collect();
+    Some(texts?.join(":"))
+}
+
+fn type_at(
+    place: &TypePlace,
+    rule: &Rule,
+    request: &Request<'_>,
+) -> Result<Option<String>, Refusal> {
+    let in_body = |path: &Option<String>| json_text(rule, request, path.as_deref()?);
+    let (first, second) = match (&place.header, &place.form) {
+        (Some(name), _) => (
+            single(request.headers, name)?.map(str::to_owned),
+            &place.json,
+        ),
+        (None, Some(name)) => (form_field(request, name)?.map(Cow::into_owned), &place.json),
+        (None, None) => (in_body(&place.json), &place.sub_json),
+    };
+    let Some(first) = first else {
+        return Ok(None);
+    };
+    Ok(Some(match in_body(second) {
+        Some(second) => format!("{first}.{second}"),
+        None => first,
     }))
 }
 
@@ -79,11 +130,10 @@ fn hash_of(source: &str, body: &[u8]) -> String {
     format!("sha256-{}", hex::encode(hash.finalize()))
 }
 
-/// The string or integer at a dotted path of a JSON text; of keys that stand twice the last one, as most readers do it.
-/// None when the path leads nowhere or the text is not JSON.
-fn json_text(body: &[u8], path: &str) -> Option<String> {
+/// The string or integer at a dotted path of a JSON text.
+pub(crate) fn text_at(json: &[u8], path: &str) -> Option<String> {
     let keys: Vec<&str> = path.split('.').collect();
-    let mut json = serde_json::Deserializer::from_slice(body);
+    let mut json = serde_json::Deserializer::from_slice(json);
     let found = At(&keys).deserialize(&mut json).ok()?;
     json.end().ok()?;
     found

@@ -9,6 +9,7 @@ use crate::{
     app::{App, Inner, Source},
     body::collect,
     extract::{delivery_id, event_type},
+    handshake::{self, Answered},
     pass_on::pass_on,
     rule::Rule,
     verify::{Refusal, Verified, verify},
@@ -19,7 +20,7 @@ use axum::{
 };
 use bytes::Bytes;
 use event_log::{EventLog, Headers, Record};
-use http::{HeaderMap, Method, Request, header, request::Parts};
+use http::{Method, Request, header, request::Parts};
 use schemas::{Topic, Webhook, header as names};
 use std::sync::Arc;
 use tokio::time::{Instant, timeout_at};
@@ -56,7 +57,7 @@ pub(crate) async fn receive<L: EventLog>(
         at_ms: inner.clock.now_ms(),
     };
     let Some(source) = inner.sources.get(&source_name) else {
-        return unknown(&app);
+        return to_nobody(&app, request, arrival).await;
     };
     // A root of its own: a stranger's trace context is not ours to go on with.
     let span = tracing::info_span!(
@@ -80,6 +81,33 @@ pub(crate) async fn receive<L: EventLog>(
     finish(inner, source, arrival, &told, &span, taken)
 }
 
+/// Answers a request to a source that there is not, after all that a forged one to a source goes through: neither the time nor
+/// what is said of method, size and coding tells which names exist.
+async fn to_nobody<L: EventLog>(
+    app: &App<L>,
+    request: Request<Body>,
+    arrival: Arrival,
+) -> Response {
+    let inner = app.inner();
+    let (parts, body) = request.into_parts();
+    match take(
+        inner,
+        &inner.decoy,
+        parts,
+        body,
+        arrival,
+        &mut Told::default(),
+    )
+    .await
+    {
+        Err(Refused::Unverified(_)) | Ok(_) => unknown(app),
+        Err(refused) => {
+            inner.metrics.answered("unknown", refused.outcome());
+            refused.into_response()
+        }
+    }
+}
+
 /// Answers a request to no source.
 pub(crate) fn unknown<L>(app: &App<L>) -> Response {
     let refused = Refused::UnknownSource;
@@ -96,7 +124,7 @@ async fn take<L: EventLog>(
     arrival: Arrival,
     told: &mut Told,
 ) -> Result<Taken, Refused> {
-    check_head(&parts)?;
+    check_head(&parts, source)?;
     if let Some(rate) = &source.rate {
         rate.take()
             .map_err(|retry_after_seconds| Refused::TooMany {
@@ -115,14 +143,18 @@ async fn take<L: EventLog>(
     };
 
     let body_bytes = body.len();
-    let (verified, webhook) =
-        understand_anywhere(source, parts.headers, body, arrival.at_ms, told).await?;
-    inner
-        .metrics
-        .verified(&source.name, verified.slot, body_bytes);
-    let webhook = webhook?;
+    let understood = understand_anywhere(source, parts, body, arrival.at_ms, told).await?;
+    if let Some(verified) = understood.verified {
+        inner
+            .metrics
+            .verified(&source.name, verified.slot, body_bytes);
+    }
+    let webhook = match understood.is? {
+        Is::Webhook(webhook) => webhook,
+        Is::Handshake(answered) => return Ok(Taken::Handshake(answered)),
+    };
     if !source.takes(&webhook.event_type) {
-        return Ok(Taken::Ignored);
+        return Ok(Taken::Ignored(source.answer.clone()));
     }
     let record = to_record(inner, webhook)?;
     let producing = inner.metrics.producing();
@@ -133,16 +165,20 @@ async fn take<L: EventLog>(
             inner
                 .metrics
                 .acknowledged(&source.name, arrival.at.elapsed());
-            Ok(Taken::Accepted)
+            Ok(Taken::Accepted(source.answer.clone()))
         }
         Ok(Err(error)) => Err(Refused::NotProduced(error)),
         Err(_) => Err(Refused::Late),
     }
 }
 
-fn check_head(parts: &Parts) -> Result<(), Refused> {
-    if parts.method != Method::POST {
+fn check_head(parts: &Parts, source: &Source) -> Result<(), Refused> {
+    let greets = parts.method == Method::GET && source.greets();
+    if parts.method != Method::POST && !greets {
         return Err(Refused::Method);
+    }
+    if !greets && !source.takes_type(&parts.headers) {
+        return Err(Refused::MediaType);
     }
     let plain = |value: &http::HeaderValue| value.as_bytes().eq_ignore_ascii_case(b"identity");
     if !parts
@@ -162,25 +198,35 @@ fn check_head(parts: &Parts) -> Result<(), Refused> {
     Ok(())
 }
 
-/// Which secret it was signed with, and the webhook, or why it is none although it is signed.
-type Understood = (Verified, Result<Webhook, Refusal>);
+/// What a request turned out to be.
+struct Understood {
+    /// Which secret it was signed with; none of a handshake that is not signed.
+    verified: Option<Verified>,
+    /// Or why it is nothing although it is signed.
+    is: Result<Is, Refusal>,
+}
+
+enum Is {
+    Webhook(Webhook),
+    Handshake(Answered),
+}
 
 /// [`understand`], where it holds up nobody else: megabytes under several secrets take long enough to be noticed.
 async fn understand_anywhere(
     source: &Arc<Source>,
-    headers: HeaderMap,
+    parts: Parts,
     body: Bytes,
     received_at_ms: i64,
     told: &mut Told,
 ) -> Result<Understood, Refused> {
     if body.len() <= INLINE_BYTES_MAX {
-        return Ok(understand(source, &headers, body, received_at_ms, told)?);
+        return Ok(understand(source, &parts, &body, received_at_ms, told)?);
     }
     let (source, span) = (Arc::clone(source), Span::current());
     let mut seen = told.clone();
     let work = move || {
         let understood =
-            span.in_scope(|| understand(&source, &headers, body, received_at_ms, &mut seen));
+            span.in_scope(|| understand(&source, &parts, &body, received_at_ms, &mut seen));
         (seen, understood)
     };
     match tokio::task::spawn_blocking(work).await {
@@ -198,30 +244,55 @@ async fn understand_anywhere(
 /// Verifies the bytes, and only then looks into them.
 fn understand(
     source: &Source,
-    headers: &HeaderMap,
-    body: Bytes,
+    parts: &Parts,
+    body: &Bytes,
     received_at_ms: i64,
     told: &mut Told,
 ) -> Result<Understood, Refusal> {
-    let rule = source.rule_for(headers).ok_or(Refusal::Unsigned)?;
-    let verified = verify(rule, &source.secrets, headers, &body, received_at_ms)
+    let rule = source.rule_for(&parts.headers).ok_or(Refusal::Unsigned)?;
+    let request = crate::Request {
+        method: &parts.method,
+        headers: &parts.headers,
+        query: parts.uri.query(),
+        public_url: source.public_url.as_deref(),
+        body,
+        received_at_ms,
+    };
+    let token = source.handshake_token.as_ref();
+    if let Some(answered) = handshake::unsigned(rule, token, &request) {
+        told.verification = "handshake";
+        return Ok(Understood {
+            verified: None,
+            is: Ok(Is::Handshake(answered)),
+        });
+    }
+    if parts.method != Method::POST {
+        told.verification = "unsigned";
+        return Err(Refusal::Unsigned);
+    }
+    let verified = verify(rule, &source.secrets, &request)
         .inspect_err(|refusal| told.verification = word(refusal))?;
     told.verification = "ok";
-    let webhook = to_webhook(source, rule, headers, body, received_at_ms, told);
-    Ok((verified, webhook))
+    let is = match handshake::signed(rule, source.secrets.get(verified.slot), &request) {
+        Some(answered) => Ok(Is::Handshake(answered)),
+        None => to_webhook(source, rule, &request, body, told).map(Is::Webhook),
+    };
+    Ok(Understood {
+        verified: Some(verified),
+        is,
+    })
 }
 
 fn to_webhook(
     source: &Source,
     rule: &Rule,
-    headers: &HeaderMap,
-    body: Bytes,
-    received_at_ms: i64,
+    request: &crate::Request<'_>,
+    body: &Bytes,
     told: &mut Told,
 ) -> Result<Webhook, Refusal> {
-    told.delivery_id = delivery_id(rule, &source.name, headers, &body)?;
-    told.event_type = event_type(rule, headers, &body)?;
-    let content_type = headers.get(header::CONTENT_TYPE);
+    told.delivery_id = delivery_id(rule, &source.name, request)?;
+    told.event_type = event_type(rule, request)?;
+    let content_type = request.headers.get(header::CONTENT_TYPE);
     Ok(Webhook {
         source: source.name.clone(),
         delivery_id: told.delivery_id.clone(),
@@ -229,9 +300,9 @@ fn to_webhook(
         content_type: content_type
             .and_then(|value| value.to_str().ok())
             .map(str::to_owned),
-        headers: pass_on(headers),
-        body,
-        received_at_ms,
+        headers: pass_on(request.headers),
+        body: body.clone(),
+        received_at_ms: request.received_at_ms,
         generation: 0,
     })
 }
@@ -301,7 +372,7 @@ fn finish<L>(
         line!(info)
     }
     match taken {
-        Ok(taken) => taken.status().into_response(),
+        Ok(taken) => taken.into_response(),
         Err(refused) => refused.into_response(),
     }
 }

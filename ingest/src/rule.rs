@@ -1,9 +1,12 @@
-//! How a sender signs, said as data: one declarative HMAC rule, and the presets that are entries of it.
+//! How a sender signs, said as data: one declarative rule, and the presets that are entries of it.
 //!
 //! The rule names places (headers, fields of the signature header, body) and the order in which their bytes are signed.
-//! It is checked once, at start; [`crate::verify`] and [`crate::extract`] then only follow it.
+//! It is checked once, at start; [`crate::verify`], [`crate::extract`] and [`crate::handshake`] then only follow it.
 
 mod check;
+mod handshake;
+
+pub use handshake::{Handshake, Reply, Value};
 
 use serde::Deserialize;
 use std::{collections::BTreeMap, time::Duration};
@@ -15,30 +18,44 @@ pub const CANDIDATES_MAX: usize = 16;
 /// Longest signature, timestamp or id header that is read, bytes.
 pub const HEADER_BYTES_MAX: usize = 4_096;
 
-/// A known sender.
+/// A known sender: a rule, and what is good for every source of this kind.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Preset {
     /// How long it may take until the sender is answered; below the sender's own timeout.
     #[serde(with = "humantime_serde")]
     pub deadline: Duration,
+    /// Largest body that it sends, bytes, where that is not the usual 1 MiB.
+    #[serde(default)]
+    pub body_bytes_max: Option<usize>,
+    /// Media types that it sends, see [`crate::SourceConfig`].
+    #[serde(default)]
+    pub content_types: Option<Vec<String>>,
+    /// What it wants to be answered, where that is not 202.
+    #[serde(default)]
+    pub answer: Option<Answer>,
     /// How it signs.
     pub verify: Rule,
 }
 
-/// How one sender signs its webhooks: HMAC over an ordered list of parts.
+/// How one sender signs its webhooks: `algorithm` over an ordered list of parts, or a `verifier` of its own.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Rule {
-    /// The hash under the HMAC.
+    /// What a signature is made with.
     #[serde(default)]
     pub algorithm: Algorithm,
-    /// Where the signatures stand and how they are written.
-    pub signature: SignatureRule,
+    /// Where the signatures stand and how they are written. There unless a `verifier` is.
+    #[serde(default)]
+    pub signature: Option<SignatureRule>,
+    /// Instead of `signature` and `signed`: a scheme that the table has no words for.
+    #[serde(default)]
+    pub verifier: Option<Verifier>,
     /// Where the time of signing stands, if the sender signs one.
     #[serde(default)]
     pub timestamp: Option<TimestampRule>,
-    /// What is signed, in order. Holds `body` exactly once.
+    /// What is signed, in order. Holds `body` exactly once. Empty for a token, which signs nothing.
+    #[serde(default)]
     pub signed: Vec<Part>,
     /// How a secret is turned into the key.
     #[serde(default)]
@@ -49,21 +66,65 @@ pub struct Rule {
     /// Where the event type stands; the first place that has one counts. None: webhooks have no type.
     #[serde(default)]
     pub event_type: Vec<TypePlace>,
+    /// Of a body that is a form, the field whose text is the JSON that paths are looked for in.
+    #[serde(default)]
+    pub form_json: Option<String>,
     /// How far the signed time may be from the receipt.
     #[serde(default)]
     pub tolerance: Tolerance,
     /// The same scheme under other header names.
     #[serde(default)]
     pub alias: Option<Alias>,
+    /// Requests that want an answer of their own and are no webhooks.
+    #[serde(default)]
+    pub handshake: Vec<Handshake>,
 }
 
-/// The hash under the HMAC.
+/// What a signature is made with, and therefore what a source's secrets are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Algorithm {
-    /// SHA-256.
+    /// HMAC with SHA-256.
     #[default]
-    Sha256,
+    HmacSha256,
+    /// HMAC with SHA-1, for senders that have nothing better.
+    HmacSha1,
+    /// HMAC with SHA-512.
+    HmacSha512,
+    /// The secret itself is sent. It proves the sender and says nothing of the body.
+    Token,
+    /// Ed25519 (RFC 8032); a secret is the sender's public key of 32 bytes.
+    Ed25519,
+    /// ECDSA over P-256 with SHA-256, signatures in DER; a secret is the sender's public key (SubjectPublicKeyInfo).
+    EcdsaP256Sha256,
+}
+
+/// A scheme that needs code.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Verifier {
+    /// URL and sorted form parameters, or URL and a hash of the body in the query.
+    Twilio,
+    /// Time and token in the JSON body.
+    Mailgun,
+    /// Eight fields of every item of the JSON body.
+    AdyenStandard,
+    /// RSA over ids and a CRC-32 of the body, with a certificate that is fetched.
+    Paypal,
+}
+
+/// What a taken webhook is answered with.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Answer {
+    /// HTTP status, 200 to 299.
+    pub status: u16,
+    /// Body.
+    #[serde(default)]
+    pub body: String,
+    /// Media type of the body.
+    #[serde(default = "plain_text")]
+    pub content_type: String,
 }
 
 /// Where the signatures stand: `[prefix]signature`, or items `field<field_separator>signature`.
@@ -96,9 +157,11 @@ pub enum Encoding {
     Hex,
     /// Base64 with the standard alphabet and padding.
     Base64,
+    /// As it is; for tokens.
+    Plain,
 }
 
-/// Where the time of signing stands: exactly one of `header` and `field`.
+/// Where the time of signing stands: exactly one of `header`, `field` and `json`.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TimestampRule {
@@ -108,12 +171,15 @@ pub struct TimestampRule {
     /// Name of an item of the signature header.
     #[serde(default)]
     pub field: Option<String>,
-    /// What the number counts.
+    /// Dotted path of the JSON body. Read only after the signature has been checked.
+    #[serde(default)]
+    pub json: Option<String>,
+    /// How it is written.
     #[serde(default)]
     pub unit: Unit,
 }
 
-/// What a timestamp counts since the Unix epoch.
+/// How a timestamp is written: a number since the Unix epoch, or a text.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 pub enum Unit {
     /// Seconds.
@@ -123,6 +189,9 @@ pub enum Unit {
     /// Milliseconds.
     #[serde(rename = "ms")]
     Milliseconds,
+    /// A date and time such as `2026-11-30T08:00:00Z` (RFC 3339).
+    #[serde(rename = "rfc3339")]
+    Rfc3339,
 }
 
 /// A piece of what is signed, always as the bytes received.
@@ -137,6 +206,12 @@ pub enum Part {
     Field(String),
     /// The timestamp as it was written.
     Timestamp,
+    /// The HTTP method.
+    Method,
+    /// The source's `public_url`, and the query of the request.
+    Url,
+    /// The same with these decoded: `%3A %2F %3F %40 %21 %24 %27 %28 %29 %2A %2C %3B`, as HubSpot does it.
+    UrlDecoded,
     /// The body.
     Body,
 }
@@ -174,20 +249,31 @@ pub enum IdPlace {
     Header(String),
     /// A string or integer of the JSON body, by dotted path, e.g. `event.id`.
     Json(String),
+    /// Several such, all there, joined by `:`.
+    JsonJoined(Vec<String>),
+    /// A field of a form body.
+    Form(String),
     /// `hash = true`: a hash of source and body. Two equal bodies are then one delivery, so it must be asked for.
     Hash(bool),
 }
 
-/// A place of the event type: a header, a JSON path, or both joined by a dot (the JSON half may be missing).
+/// A place of the event type: a header, a form field or a JSON path, alone or followed by a dot and a (further) JSON path,
+/// which may be missing in the body.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TypePlace {
     /// Name of a header.
     #[serde(default)]
     pub header: Option<String>,
-    /// Dotted path of a string of the JSON body.
+    /// Name of a field of a form body.
+    #[serde(default)]
+    pub form: Option<String>,
+    /// Dotted path of the JSON body; behind `header` or `form` the second half.
     #[serde(default)]
     pub json: Option<String>,
+    /// Second half behind a `json` that stands alone.
+    #[serde(default)]
+    pub sub_json: Option<String>,
 }
 
 /// How far the signed time may be from the receipt. Two sides: late repeats and fast clocks are different troubles.
@@ -237,9 +323,20 @@ impl Rule {
         variants
     }
 
+    /// Whether the URL is signed, so that the source needs a `public_url`.
+    pub fn signs_url(&self) -> bool {
+        self.verifier == Some(Verifier::Twilio)
+            || self
+                .signed
+                .iter()
+                .any(|part| matches!(part, Part::Url | Part::UrlDecoded))
+    }
+
     fn renamed(&self, alias: &Alias) -> Self {
         let mut rule = self.clone();
-        rename(&mut rule.signature.header, alias);
+        if let Some(signature) = &mut rule.signature {
+            rename(&mut signature.header, alias);
+        }
         if let Some(name) = rule
             .timestamp
             .as_mut()
@@ -279,18 +376,6 @@ impl Default for Tolerance {
     }
 }
 
-// === impl Unit ===
-
-impl Unit {
-    /// Milliseconds in one.
-    pub fn ms(self) -> i64 {
-        match self {
-            Self::Seconds => 1_000,
-            Self::Milliseconds => 1,
-        }
-    }
-}
-
 fn rename(name: &mut String, alias: &Alias) {
     if let Some(rest) = name.strip_prefix(alias.from.as_str()) {
         *name = format!("{}{rest}", alias.to);
@@ -299,4 +384,8 @@ fn rename(name: &mut String, alias: &Alias) {
 
 fn five_minutes() -> Duration {
     Duration::from_secs(300)
+}
+
+fn plain_text() -> String {
+    "text/plain".to_owned()
 }

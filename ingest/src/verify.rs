@@ -3,22 +3,26 @@
 //! Nothing is parsed but the signature header, nothing is re-written: text is compared with text only for names, a
 //! signature is decoded and compared as bytes, in constant time, with what every secret makes of the signed parts. There
 //! is no early exit, so neither the number of secrets nor the one that fits can be told from the time taken.
+//!
+//! In three steps that [`mod@crate::explain`] takes as well: [`Reading::of`] finds what the rule names, [`tried`] tries
+//! the secrets, [`in_time`] looks at the clock.
 
-use crate::rule::{
-    CANDIDATES_MAX, Encoding, HEADER_BYTES_MAX, Part, Rule, SecretEncoding, SecretRule,
-    SignatureRule, TimestampRule,
+pub(crate) mod key;
+
+pub use key::{KeyError, key};
+
+use crate::{
+    extract::json_text,
+    request::Request,
+    rule::{
+        CANDIDATES_MAX, Encoding, HEADER_BYTES_MAX, Part, Rule, SignatureRule, TimestampRule,
+        Tolerance, Unit,
+    },
 };
-use base64::{
-    Engine,
-    alphabet::STANDARD as ALPHABET,
-    engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig, general_purpose::STANDARD},
-};
-use hmac::{Hmac, KeyInit, Mac};
+use base64::{Engine, engine::general_purpose::STANDARD};
 use http::HeaderMap;
 use runtime::Secret;
-use sha2::Sha256;
 use std::{borrow::Cow, time::Duration};
-use subtle::{Choice, ConstantTimeEq};
 
 /// A request that the holder of a secret has signed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,101 +57,118 @@ pub enum Refusal {
     Malformed(String),
 }
 
-/// A secret whose text is not a key in the rule's encoding. Holds nothing of it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum KeyError {
-    /// Not the encoding that the rule names.
-    #[error("is not {0}")]
-    Encoding(&'static str),
-    /// Nothing is left to sign with.
-    #[error("is empty")]
-    Empty,
+/// What a rule finds in a request before any secret is tried.
+#[derive(Debug)]
+pub(crate) struct Reading<'a> {
+    pub(crate) signatures: Signatures<'a>,
+    /// The timestamp as written; none when the rule has none or it stands in the body.
+    pub(crate) timestamp: Option<&'a str>,
+    /// The signed bytes, in order.
+    pub(crate) parts: Vec<Cow<'a, [u8]>>,
 }
 
 /// The signature header, taken apart.
-struct Signatures<'a> {
+#[derive(Debug)]
+pub(crate) struct Signatures<'a> {
     /// Decoded signatures.
-    candidates: Vec<Vec<u8>>,
+    pub(crate) candidates: Vec<Vec<u8>>,
+    /// Signatures that are not written as the rule says.
+    pub(crate) undecodable: usize,
     /// Other items, by name.
     fields: Vec<(&'a str, &'a str)>,
 }
 
-/// Checks the signature of a request received at `received_at_ms` (milliseconds since the Unix epoch).
+/// What became of one secret.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Tried {
+    Fits,
+    Differs,
+    /// It fits, but its `not_after` has passed.
+    Ended,
+    /// Its text is not, or no longer, a key.
+    NotAKey(KeyError),
+}
+
+/// Checks the signature of a request.
 ///
 /// # Errors
 /// See [`Refusal`]. `Stale` and `Early` are only said of rightly signed requests.
-pub fn verify(
-    rule: &Rule,
-    secrets: &[Secret],
-    headers: &HeaderMap,
-    body: &[u8],
-    received_at_ms: i64,
-) -> Result<Verified, Refusal> {
-    let header = single(headers, &rule.signature.header)?.ok_or(Refusal::Unsigned)?;
-    let signatures = Signatures::parse(&rule.signature, header)?;
-    let timestamp = match &rule.timestamp {
-        Some(place) => Some(timestamp(place, headers, &signatures)?),
-        None => None,
-    };
-    let parts = signed_parts(rule, headers, &signatures, timestamp, body)?;
-    let slot = matching_slot(
-        &rule.secret,
-        secrets,
-        &signatures.candidates,
-        &parts,
-        received_at_ms,
-    )
-    .ok_or(Refusal::Mismatch)?;
-    if let (Some(place), Some(text)) = (&rule.timestamp, timestamp) {
-        let signed_at_ms = canonical_number(text)
-            .and_then(|number| number.checked_mul(place.unit.ms()))
-            .ok_or_else(|| Refusal::Malformed("the timestamp".to_owned()))?;
-        let age_ms = received_at_ms.saturating_sub(signed_at_ms);
-        if age_ms > whole_ms(rule.tolerance.past) {
-            return Err(Refusal::Stale);
-        }
-        if age_ms < -whole_ms(rule.tolerance.future) {
-            return Err(Refusal::Early);
-        }
+pub fn verify(rule: &Rule, secrets: &[Secret], request: &Request<'_>) -> Result<Verified, Refusal> {
+    let signature = rule.signature.as_ref().ok_or(Refusal::Unsigned)?;
+    let reading = Reading::of(rule, signature, request)?;
+    let tried = tried(rule, secrets, &reading, request.received_at_ms);
+    let slot = tried.iter().position(|tried| *tried == Tried::Fits);
+    let slot = slot.ok_or(Refusal::Mismatch)?;
+    if let Some(place) = &rule.timestamp {
+        let signed_at_ms = signed_at_ms(rule, place, reading.timestamp, request)?;
+        in_time(signed_at_ms, request.received_at_ms, rule.tolerance)?;
     }
     Ok(Verified { slot })
 }
 
-/// The key that a secret's text stands for.
-///
-/// # Errors
-/// See [`KeyError`]. An empty key is refused: anybody can sign with it.
-pub fn key<'a>(rule: &SecretRule, secret: &'a [u8]) -> Result<Cow<'a, [u8]>, KeyError> {
-    let text = secret
-        .strip_prefix(rule.strip_prefix.as_bytes())
-        .unwrap_or(secret);
-    let key = match rule.encoding {
-        SecretEncoding::Utf8 => Cow::Borrowed(text),
-        SecretEncoding::Base64 => match LENIENT_BASE64.decode(text) {
-            Ok(key) => Cow::Owned(key),
-            Err(_) => return Err(KeyError::Encoding("base64")),
-        },
-        SecretEncoding::Hex => match hex::decode(text) {
-            Ok(key) => Cow::Owned(key),
-            Err(_) => return Err(KeyError::Encoding("hexadecimal")),
-        },
+/// What becomes of each secret, in order. Looks at all of them and at all signatures, whatever fits.
+pub(crate) fn tried(
+    rule: &Rule,
+    secrets: &[Secret],
+    reading: &Reading<'_>,
+    now_ms: i64,
+) -> Vec<Tried> {
+    let try_one = |secret: &Secret| {
+        let fits = secret.with(|text| {
+            let key = key(rule.algorithm, &rule.secret, text)?;
+            let candidates = &reading.signatures.candidates;
+            Ok(key::fits(rule.algorithm, &key, &reading.parts, candidates))
+        });
+        match fits {
+            Ok(true) if secret.usable_at(now_ms) => Tried::Fits,
+            Ok(true) => Tried::Ended,
+            Ok(false) => Tried::Differs,
+            Err(error) => Tried::NotAKey(error),
+        }
     };
-    if key.is_empty() {
-        Err(KeyError::Empty)
-    } else {
-        Ok(key)
-    }
+    secrets.iter().map(try_one).collect()
 }
 
-/// HMAC-SHA256 over `parts`, one after the other; none without a key.
-pub(crate) fn mac(key: &[u8], parts: &[&[u8]]) -> Option<[u8; 32]> {
-    let mut mac = Hmac::<Sha256>::new_from_slice(key)
-        .ok()
-        .filter(|_| !key.is_empty())?;
-    for part in parts {
-        mac.update(part);
+/// When the request says that it was signed, milliseconds since the Unix epoch.
+///
+/// # Errors
+/// `Missing` and `Malformed`.
+pub(crate) fn signed_at_ms(
+    rule: &Rule,
+    place: &TimestampRule,
+    timestamp: Option<&str>,
+    request: &Request<'_>,
+) -> Result<i64, Refusal> {
+    let in_body;
+    let text = match (timestamp, &place.json) {
+        (Some(text), _) => text,
+        (None, Some(path)) => {
+            in_body =
+                json_text(rule, request, path).ok_or_else(|| Refusal::Missing(path.clone()))?;
+            in_body.as_str()
+        }
+        (None, None) => return Err(Refusal::Missing("the timestamp".to_owned())),
+    };
+    instant_ms(place.unit, text).ok_or_else(|| Refusal::Malformed("the timestamp".to_owned()))
+}
+
+/// Whether a request signed at `signed_at_ms` may be taken at `received_at_ms`.
+///
+/// # Errors
+/// `Stale` and `Early`.
+pub(crate) fn in_time(
+    signed_at_ms: i64,
+    received_at_ms: i64,
+    tolerance: Tolerance,
+) -> Result<(), Refusal> {
+    let age_ms = received_at_ms.saturating_sub(signed_at_ms);
+    if age_ms > whole_ms(tolerance.past) {
+        Err(Refusal::Stale)
+    } else if age_ms < -whole_ms(tolerance.future) {
+        Err(Refusal::Early)
+    } else {
+        Ok(())
     }
-    Some(mac.finalize().into_bytes().into())
 }
 
 /// The text of a header that may stand at most once.
@@ -162,6 +183,54 @@ pub(crate) fn single<'a>(headers: &'a HeaderMap, name: &str) -> Result<Option<&'
     match value.to_str() {
         Ok(text) if text.len() <= HEADER_BYTES_MAX => Ok(Some(text)),
         _ => Err(Refusal::Malformed(name.to_owned())),
+    }
+}
+
+/// A number in its only canonical form: digits, no sign, no leading zero.
+pub(crate) fn canonical_number(text: &str) -> Option<i64> {
+    let canonical =
+        text.bytes().all(|byte| byte.is_ascii_digit()) && (text == "0" || !text.starts_with('0'));
+    if canonical { text.parse().ok() } else { None }
+}
+
+// === impl Rule ===
+
+impl Rule {
+    /// Whether a secret's text is a key of this rule.
+    ///
+    /// # Errors
+    /// See [`KeyError`].
+    pub fn checks(&self, secret: &Secret) -> Result<(), KeyError> {
+        secret.with(|text| key(self.algorithm, &self.secret, text).map(drop))
+    }
+}
+
+// === impl Reading ===
+
+impl<'a> Reading<'a> {
+    /// Finds what `rule` names.
+    ///
+    /// # Errors
+    /// `Unsigned`, `Repeated`, `Missing` and `Malformed`.
+    pub(crate) fn of(
+        rule: &'a Rule,
+        signature: &'a SignatureRule,
+        request: &Request<'a>,
+    ) -> Result<Self, Refusal> {
+        let header = single(request.headers, &signature.header)?.ok_or(Refusal::Unsigned)?;
+        let signatures = Signatures::parse(signature, header)?;
+        let timestamp = match &rule.timestamp {
+            Some(place) if place.json.is_none() => {
+                Some(timestamp(place, request.headers, &signatures)?)
+            }
+            Some(_) | None => None,
+        };
+        let parts = signed_parts(rule, request, &signatures, timestamp)?;
+        Ok(Self {
+            signatures,
+            timestamp,
+            parts,
+        })
     }
 }
 
@@ -192,11 +261,16 @@ impl<'a> Signatures<'a> {
         if texts.len() > CANDIDATES_MAX {
             return Err(Refusal::Malformed(rule.header.clone()));
         }
-        let candidates = texts
+        let found = texts.len();
+        let candidates: Vec<Vec<u8>> = texts
             .into_iter()
             .filter_map(|text| decode(rule.encoding, text))
             .collect();
-        Ok(Self { candidates, fields })
+        Ok(Self {
+            undecodable: found - candidates.len(),
+            candidates,
+            fields,
+        })
     }
 
     /// The value of an item that may stand at most once.
@@ -209,12 +283,6 @@ impl<'a> Signatures<'a> {
         }
     }
 }
-
-/// Accepts a missing padding: secrets are copied by hand.
-const LENIENT_BASE64: GeneralPurpose = GeneralPurpose::new(
-    &ALPHABET,
-    GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent),
-);
 
 /// The timestamp as written, known to be canonical: what other readers would take for the same number
 /// (`+1`, `01`, `1.0`) is another text and so another signed content.
@@ -229,32 +297,54 @@ fn timestamp<'a>(
         (None, None) => return Err(Refusal::Missing("the timestamp".to_owned())),
     };
     let text = text.ok_or_else(|| Refusal::Missing(name.clone()))?;
-    match canonical_number(text) {
+    match instant_ms(place.unit, text) {
         Some(_) => Ok(text),
         None => Err(Refusal::Malformed(name.clone())),
     }
 }
 
+fn instant_ms(unit: Unit, text: &str) -> Option<i64> {
+    match unit {
+        Unit::Seconds => canonical_number(text)?.checked_mul(1_000),
+        Unit::Milliseconds => canonical_number(text),
+        Unit::Rfc3339 => {
+            let instant: jiff::Timestamp = text.parse().ok()?;
+            Some(instant.as_millisecond())
+        }
+    }
+}
+
 fn signed_parts<'a>(
     rule: &'a Rule,
-    headers: &'a HeaderMap,
+    request: &Request<'a>,
     signatures: &Signatures<'a>,
     timestamp: Option<&'a str>,
-    body: &'a [u8],
-) -> Result<Vec<&'a [u8]>, Refusal> {
+) -> Result<Vec<Cow<'a, [u8]>>, Refusal> {
     let mut parts = Vec::with_capacity(rule.signed.len());
     for (at, part) in rule.signed.iter().enumerate() {
         let (name, value) = match part {
             Part::Literal(text) => {
-                parts.push(text.as_bytes());
+                parts.push(Cow::Borrowed(text.as_bytes()));
                 continue;
             }
             Part::Body => {
-                parts.push(body);
+                parts.push(Cow::Borrowed(request.body));
+                continue;
+            }
+            Part::Method => {
+                parts.push(Cow::Borrowed(request.method.as_str().as_bytes()));
+                continue;
+            }
+            Part::Url => {
+                parts.push(Cow::Owned(url_of(request)?.into_bytes()));
+                continue;
+            }
+            Part::UrlDecoded => {
+                parts.push(Cow::Owned(decode_url(&url_of(request)?).into_bytes()));
                 continue;
             }
             Part::Timestamp => ("the timestamp", timestamp),
-            Part::Header(name) => (name.as_str(), single(headers, name)?),
+            Part::Header(name) => (name.as_str(), single(request.headers, name)?),
             Part::Field(name) => (name.as_str(), signatures.field(name)?),
         };
         let value = value.ok_or_else(|| Refusal::Missing(name.to_owned()))?;
@@ -264,45 +354,64 @@ fn signed_parts<'a>(
         {
             return Err(Refusal::Malformed(name.to_owned()));
         }
-        parts.push(value.as_bytes());
+        parts.push(Cow::Borrowed(value.as_bytes()));
     }
     Ok(parts)
 }
 
-/// The first secret that made one of the candidates. Looks at all of both, whatever fits.
-fn matching_slot(
-    rule: &SecretRule,
-    secrets: &[Secret],
-    candidates: &[Vec<u8>],
-    parts: &[&[u8]],
-    now_ms: i64,
-) -> Option<usize> {
-    let mut slot = None;
-    for (at, secret) in secrets.iter().enumerate() {
-        let made = secret.with(|text| key(rule, text).ok().and_then(|key| mac(&key, parts)));
-        let Some(made) = made else { continue };
-        let mut fits = Choice::from(0);
-        for candidate in candidates {
-            fits |= made.as_slice().ct_eq(candidate.as_slice());
-        }
-        let fits = bool::from(fits) && secret.usable_at(now_ms);
-        slot = slot.or_else(|| fits.then_some(at));
+/// The URL as the sender knows it: as configured, and the query that it was called with.
+pub(crate) fn url_of(request: &Request<'_>) -> Result<String, Refusal> {
+    let url = request
+        .public_url
+        .ok_or_else(|| Refusal::Missing("`public_url` of the source".to_owned()))?;
+    Ok(match request.query {
+        // Configured with its query: that is the URL whole.
+        Some(query) if !url.contains('?') => format!("{url}?{query}"),
+        Some(_) | None => url.to_owned(),
+    })
+}
+
+/// HubSpot signs the URL with these decoded and all else as it is:
+/// <https://developers.hubspot.com/docs/apps/legacy-apps/authentication/validating-requests>.
+pub(crate) fn decode_url(url: &str) -> String {
+    const DECODED: [(&str, &str); 12] = [
+        ("%3A", ":"),
+        ("%2F", "/"),
+        ("%3F", "?"),
+        ("%40", "@"),
+        ("%21", "!"),
+        ("%24", "$"),
+        ("%27", "'"),
+        ("%28", "("),
+        ("%29", ")"),
+        ("%2A", "*"),
+        ("%2C", ","),
+        ("%3B", ";"),
+    ];
+    let mut decoded = String::with_capacity(url.len());
+    let mut rest = url;
+    while let Some(at) = rest.find('%') {
+        let (before, escape) = rest.split_at(at);
+        decoded.push_str(before);
+        let known = DECODED.iter().find(|(code, _)| {
+            escape
+                .get(..3)
+                .is_some_and(|given| given.eq_ignore_ascii_case(code))
+        });
+        let (text, length) = known.map_or(("%", 1), |(_, text)| (*text, 3));
+        decoded.push_str(text);
+        rest = escape.get(length..).unwrap_or_default();
     }
-    slot
+    decoded.push_str(rest);
+    decoded
 }
 
 fn decode(encoding: Encoding, text: &str) -> Option<Vec<u8>> {
     match encoding {
         Encoding::Hex => hex::decode(text).ok(),
         Encoding::Base64 => STANDARD.decode(text).ok(),
+        Encoding::Plain => Some(text.as_bytes().to_vec()),
     }
-}
-
-/// A number in its only canonical form: digits, no sign, no leading zero.
-fn canonical_number(text: &str) -> Option<i64> {
-    let canonical =
-        text.bytes().all(|byte| byte.is_ascii_digit()) && (text == "0" || !text.starts_with('0'));
-    if canonical { text.parse().ok() } else { None }
 }
 
 fn whole_ms(duration: Duration) -> i64 {

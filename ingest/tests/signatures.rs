@@ -3,10 +3,10 @@
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 use ingest::{
-    Rule, SourceConfig, Unsigned, extract,
-    rule::{IdPlace, presets},
+    Request, Rule, SourceConfig, Unsigned, extract,
+    rule::{Algorithm, IdPlace, presets},
     sign,
-    verify::{KeyError, Refusal, Verified, key, verify},
+    verify::{self, KeyError, Refusal, Verified, key},
 };
 use proptest::prelude::*;
 use runtime::Secret;
@@ -132,7 +132,7 @@ fn any_of_several_signatures_counts() {
 fn an_empty_key_verifies_nothing() {
     for (name, rule) in all_presets() {
         assert_eq!(
-            key(&rule.secret, b"").err(),
+            key(Algorithm::HmacSha256, &rule.secret, b"").err(),
             Some(KeyError::Empty),
             "{name}"
         );
@@ -144,10 +144,15 @@ fn an_empty_key_verifies_nothing() {
     assert_eq!(found, Err(Refusal::Mismatch));
     let standard = preset("standard-webhooks");
     assert_eq!(
-        key(&standard.secret, b"whsec_").err(),
+        key(Algorithm::HmacSha256, &standard.secret, b"whsec_").err(),
         Some(KeyError::Empty)
     );
-    let found = key(&standard.secret, b"whsec_not base64!").err();
+    let found = key(
+        Algorithm::HmacSha256,
+        &standard.secret,
+        b"whsec_not base64!",
+    )
+    .err();
     assert_eq!(found, Some(KeyError::Encoding("base64")));
 }
 
@@ -155,7 +160,7 @@ fn an_empty_key_verifies_nothing() {
 fn headers_that_are_missing_repeated_or_bent_are_refused() {
     for (name, rule) in all_presets() {
         let good = signed(&rule, &[SECRET], b"{}");
-        let signature = rule.signature.header.as_str();
+        let signature = header_of(&rule);
         let check = |headers: &HeaderMap| {
             word(&verify(&rule, &[secret_of(SECRET)], headers, b"{}", NOW_MS))
         };
@@ -221,14 +226,11 @@ fn hexadecimal_of_either_case_is_the_same_signature() {
     for (name, prefix) in [("github", "sha256="), ("slack", "v0=")] {
         let rule = preset(name);
         let mut headers = signed(&rule, &[SECRET], b"{}");
-        let text = headers[rule.signature.header.as_str()]
-            .to_str()
-            .unwrap()
-            .to_owned();
+        let text = headers[header_of(&rule)].to_str().unwrap().to_owned();
         let digits = text.strip_prefix(prefix).unwrap().to_uppercase();
         let upper = HeaderValue::from_str(&format!("{prefix}{digits}")).unwrap();
         headers.insert(
-            HeaderName::from_bytes(rule.signature.header.as_bytes()).unwrap(),
+            HeaderName::from_bytes(header_of(&rule).as_bytes()).unwrap(),
             upper,
         );
         let found = verify(&rule, &[secret_of(SECRET)], &headers, b"{}", NOW_MS);
@@ -349,6 +351,7 @@ fn an_id_may_not_hold_the_separator() {
     let unsigned = Unsigned {
         delivery_id: "a.b",
         event_type: "",
+        public_url: None,
         body: b"{}",
         now_ms: NOW_MS,
     };
@@ -368,12 +371,12 @@ fn both_families_of_names_are_read_but_never_mixed() {
     let rule = preset("standard-webhooks");
     let variants = rule.variants();
     let svix = &variants[1];
-    assert_eq!(svix.signature.header, "svix-signature");
+    assert_eq!(header_of(svix), "svix-signature");
     let headers = signed(svix, &[SECRET], b"{}");
     let found = verify(svix, &[secret_of(SECRET)], &headers, b"{}", NOW_MS);
     assert_eq!(found, Ok(Verified { slot: 0 }));
     assert_eq!(
-        extract::delivery_id(svix, "s", &headers, b"{}"),
+        delivery_id(svix, "s", &headers, b"{}"),
         Ok("msg_1".to_owned())
     );
     let found = word(&verify(
@@ -463,14 +466,14 @@ const FOUND: [Found; 9] = [
 
 #[test]
 fn ids_and_types_are_found_where_the_presets_say() {
-    for (name, headers, body, id, event_type) in FOUND {
+    for (name, headers, body, id, kind) in FOUND {
         let rule = preset(name);
         let owned = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
         let headers = map(headers.iter().map(owned).collect());
-        let found = extract::delivery_id(&rule, "s", &headers, body.as_bytes());
+        let found = delivery_id(&rule, "s", &headers, body.as_bytes());
         assert_eq!(found.as_deref(), Ok(id), "{name} {body}");
-        let found = extract::event_type(&rule, &headers, body.as_bytes());
-        assert_eq!(found.as_deref(), Ok(event_type), "{name} {body}");
+        let found = event_type(&rule, &headers, body.as_bytes());
+        assert_eq!(found.as_deref(), Ok(kind), "{name} {body}");
     }
 }
 
@@ -497,14 +500,14 @@ fn ids_that_are_missing_or_malformed_are_refused() {
         (r#"{"id":"first","id":"last"}"#, "last"),
         (r#"{"\u0069d":"escaped key"}"#, "escaped key"),
     ] {
-        let found = match extract::delivery_id(&json, "s", &none, body.as_bytes()) {
+        let found = match delivery_id(&json, "s", &none, body.as_bytes()) {
             Ok(id) => id,
             Err(refusal) => word(&Err(refusal)).to_owned(),
         };
         assert_eq!(found, expected, "{body}");
     }
     let deep = "[".repeat(100_000);
-    assert!(extract::delivery_id(&json, "s", &none, deep.as_bytes()).is_err());
+    assert!(delivery_id(&json, "s", &none, deep.as_bytes()).is_err());
 
     let github = preset("github");
     for (values, expected) in [
@@ -516,7 +519,7 @@ fn ids_that_are_missing_or_malformed_are_refused() {
         for value in values {
             headers.append("x-github-delivery", HeaderValue::from_static(value));
         }
-        let found = extract::delivery_id(&github, "s", &headers, b"").unwrap_err();
+        let found = delivery_id(&github, "s", &headers, b"").unwrap_err();
         assert_eq!(word(&Err(found)), expected, "{values:?}");
     }
 }
@@ -526,9 +529,9 @@ fn a_path_leads_through_arrays_and_the_hash_is_of_source_and_body_only() {
     let mut rule = preset("stripe");
     let none = HeaderMap::new();
     rule.delivery_id = vec![IdPlace::Json("a.1.id".to_owned()), IdPlace::Hash(true)];
-    let found = extract::delivery_id(&rule, "s", &none, br#"{"a":[{"id":"x"},{"id":"y"},{}]}"#);
+    let found = delivery_id(&rule, "s", &none, br#"{"a":[{"id":"x"},{"id":"y"},{}]}"#);
     assert_eq!(found.as_deref(), Ok("y"));
-    let hash = |source, body: &[u8]| extract::delivery_id(&rule, source, &none, body).unwrap();
+    let hash = |source, body: &[u8]| delivery_id(&rule, source, &none, body).unwrap();
     assert_eq!(hash("s", b"{}"), hash("s", b"{}"));
     assert!(hash("s", b"{}").starts_with("sha256-"));
     assert_ne!(hash("s", b"{}"), hash("s", b"{ }"));
@@ -548,7 +551,7 @@ proptest! {
         now_ms in any::<i64>(),
     ) {
         let rule = preset(name);
-        let mut names = vec![rule.signature.header.clone()];
+        let mut names = vec![header_of(&rule).to_owned()];
         names.extend(["webhook-id", "webhook-timestamp", "x-slack-request-timestamp", "x-github-delivery", "x-github-event"].map(str::to_owned));
         let mut headers = HeaderMap::new();
         for (at, value) in values {
@@ -558,10 +561,10 @@ proptest! {
         }
         headers.append(HeaderName::from_bytes(names[0].as_bytes()).unwrap(), HeaderValue::from_str(&near).unwrap());
         prop_assert!(verify(&rule, &[secret_of(SECRET)], &headers, &body, now_ms).is_err());
-        if let Ok(id) = extract::delivery_id(&rule, "s", &headers, &body) {
+        if let Ok(id) = delivery_id(&rule, "s", &headers, &body) {
             prop_assert!((1..=256).contains(&id.len()) && !id.contains(char::is_control));
         }
-        drop(extract::event_type(&rule, &headers, &body));
+        drop(event_type(&rule, &headers, &body));
     }
 
     #[test]
@@ -570,7 +573,7 @@ proptest! {
     ) {
         let rule = preset("stripe");
         let body = serde_json::json!({ "a": [other, { "id": number }], "id": id, "z": { "id": other } });
-        let found = extract::delivery_id(&rule, "s", &HeaderMap::new(), body.to_string().as_bytes());
+        let found = delivery_id(&rule, "s", &HeaderMap::new(), body.to_string().as_bytes());
         prop_assert_eq!(found, Ok(id));
     }
 }
@@ -583,13 +586,47 @@ fn preset(name: &str) -> Rule {
 }
 
 fn all_presets() -> Vec<(String, Rule)> {
-    let all: Vec<_> = presets()
-        .unwrap()
-        .into_iter()
-        .map(|(name, preset)| (name, preset.verify))
-        .collect();
-    assert_eq!(all.len(), 5);
-    all
+    ["github", "shopify", "slack", "standard-webhooks", "stripe"]
+        .map(|name| (name.to_owned(), preset(name)))
+        .into()
+}
+
+fn header_of(rule: &Rule) -> &str {
+    rule.signature.as_ref().unwrap().header.as_str()
+}
+
+fn request<'a>(headers: &'a HeaderMap, body: &'a [u8], received_at_ms: i64) -> Request<'a> {
+    Request {
+        method: &http::Method::POST,
+        headers,
+        query: None,
+        public_url: None,
+        body,
+        received_at_ms,
+    }
+}
+
+fn verify(
+    rule: &Rule,
+    secrets: &[Secret],
+    headers: &HeaderMap,
+    body: &[u8],
+    now_ms: i64,
+) -> Result<Verified, Refusal> {
+    verify::verify(rule, secrets, &request(headers, body, now_ms))
+}
+
+fn delivery_id(
+    rule: &Rule,
+    source: &str,
+    headers: &HeaderMap,
+    body: &[u8],
+) -> Result<String, Refusal> {
+    extract::delivery_id(rule, source, &request(headers, body, NOW_MS))
+}
+
+fn event_type(rule: &Rule, headers: &HeaderMap, body: &[u8]) -> Result<String, Refusal> {
+    extract::event_type(rule, &request(headers, body, NOW_MS))
 }
 
 fn source(toml: &str) -> SourceConfig {
@@ -608,6 +645,7 @@ fn signed(rule: &Rule, secrets: &[&str], body: &[u8]) -> HeaderMap {
     let unsigned = Unsigned {
         delivery_id: "msg_1",
         event_type: "push",
+        public_url: None,
         body,
         now_ms: NOW_MS,
     };

@@ -1,6 +1,6 @@
 //! What may be wrong with a rule. Checked once, at start, so that reading requests never meets it.
 
-use super::{IdPlace, Part, Rule, TypePlace};
+use super::{Algorithm, Encoding, Handshake, IdPlace, Part, Reply, Rule, SignatureRule, TypePlace};
 use http::HeaderName;
 use runtime::Problem;
 
@@ -21,10 +21,33 @@ impl Rule {
         if renamed.any(|(_, name)| HeaderName::from_bytes(name.as_bytes()).is_err()) {
             wrong("alias", "does not make header names");
         }
+        match (&self.signature, self.verifier) {
+            (Some(signature), None) => self.check_signature(signature, &mut wrong),
+            (None, Some(_)) => {
+                if !self.signed.is_empty() || self.timestamp.is_some() {
+                    wrong(
+                        "verifier",
+                        "says what is signed: leave `signed` and `timestamp` out",
+                    );
+                }
+            }
+            (Some(_), Some(_)) => wrong("verifier", "give `signature` or `verifier`, not both"),
+            (None, None) => wrong("signature", "is missing: where does the signature stand?"),
+        }
+        check_ids(&self.delivery_id, &mut wrong);
+        check_types(&self.event_type, &mut wrong);
+        for handshake in &self.handshake {
+            if let Some(message) = mistake(handshake) {
+                wrong("handshake", message);
+            }
+        }
+        problems
+    }
+
+    fn check_signature(&self, signature: &SignatureRule, wrong: &mut impl FnMut(&str, &str)) {
         if self.signed.contains(&Part::Literal(String::new())) {
             wrong("signed", "a literal may not be empty");
         }
-        let signature = &self.signature;
         if signature.field.is_some() != signature.field_separator.is_some() {
             wrong(
                 "signature",
@@ -36,54 +59,79 @@ impl Rule {
                 wrong("signature", "a separator may not be empty");
             }
         }
-        if self
-            .signed
-            .iter()
-            .filter(|part| **part == Part::Body)
-            .count()
-            != 1
-        {
+        if (signature.encoding == Encoding::Plain) != (self.algorithm == Algorithm::Token) {
+            wrong(
+                "signature.encoding",
+                "\"plain\" goes with the algorithm \"token\", and with no other",
+            );
+        }
+        if self.algorithm == Algorithm::Token {
+            if !self.signed.is_empty() || self.timestamp.is_some() {
+                wrong(
+                    "algorithm",
+                    "a token signs nothing: leave `signed` and `timestamp` out",
+                );
+            }
+            return;
+        }
+        let is_body = |part: &&Part| **part == Part::Body;
+        if self.signed.iter().filter(is_body).count() != 1 {
             wrong(
                 "signed",
                 "must hold \"body\" exactly once: an unsigned body can be forged",
             );
         }
+        self.check_time(signature, wrong);
+    }
+
+    fn check_time(&self, signature: &SignatureRule, wrong: &mut impl FnMut(&str, &str)) {
         let signs_time = self.signed.contains(&Part::Timestamp);
-        match (&self.timestamp, signs_time) {
-            (None, true) => wrong(
+        match &self.timestamp {
+            None if signs_time => wrong(
                 "signed",
                 "holds \"timestamp\", but `timestamp` names no place",
             ),
-            (Some(_), false) => wrong("timestamp", "is not among `signed`: it could be forged"),
-            (Some(place), true) if place.header.is_some() == place.field.is_some() => {
-                wrong("timestamp", "give exactly one of `header` and `field`");
+            None => {}
+            Some(place) => {
+                let places = [&place.header, &place.field, &place.json];
+                if places.into_iter().flatten().count() != 1 {
+                    wrong(
+                        "timestamp",
+                        "give exactly one of `header`, `field` and `json`",
+                    );
+                } else if place.json.is_some() && signs_time {
+                    wrong(
+                        "signed",
+                        "a timestamp in the body is signed with it: leave \"timestamp\" out",
+                    );
+                } else if place.json.is_none() && !signs_time {
+                    wrong("timestamp", "is not among `signed`: it could be forged");
+                }
+                if place.json.as_deref().is_some_and(|path| !is_path(path)) {
+                    wrong("timestamp", "`json` is a dotted path such as event.time");
+                }
             }
-            _ => {}
         }
-        let reads_fields = self
-            .signed
-            .iter()
-            .any(|part| matches!(part, Part::Field(_)))
-            || self
-                .timestamp
-                .as_ref()
-                .is_some_and(|place| place.field.is_some());
+        let in_signature = self.timestamp.iter().any(|place| place.field.is_some());
+        let mut parts = self.signed.iter();
+        let reads_fields = in_signature || parts.any(|part| matches!(part, Part::Field(_)));
         if reads_fields && (signature.field.is_none() || signature.item_separator.is_none()) {
             wrong(
                 "signature",
                 "fields are read from it: give `item_separator` and `field`",
             );
         }
-        check_places(&self.delivery_id, &self.event_type, &mut wrong);
-        problems
     }
 
     /// Every header that the rule names, with the key under which it does.
     fn header_names(&self) -> Vec<(&'static str, &str)> {
-        let mut names = vec![("signature.header", self.signature.header.as_str())];
+        let mut names = Vec::new();
+        if let Some(signature) = &self.signature {
+            names.push(("signature.header", signature.header.as_str()));
+        }
+        let of_time = self.timestamp.iter();
         names.extend(
-            self.timestamp
-                .iter()
+            of_time
                 .filter_map(|place| place.header.as_deref())
                 .map(|name| ("timestamp.header", name)),
         );
@@ -97,16 +145,17 @@ impl Rule {
                 names.push(("delivery_id", name));
             }
         }
-        let of_types = self
-            .event_type
-            .iter()
-            .filter_map(|place| place.header.as_deref());
-        names.extend(of_types.map(|name| ("event_type", name)));
+        let of_types = self.event_type.iter();
+        names.extend(
+            of_types
+                .filter_map(|place| place.header.as_deref())
+                .map(|name| ("event_type", name)),
+        );
         names
     }
 }
 
-fn check_places(ids: &[IdPlace], types: &[TypePlace], wrong: &mut impl FnMut(&str, &str)) {
+fn check_ids(ids: &[IdPlace], wrong: &mut impl FnMut(&str, &str)) {
     if ids.is_empty() {
         wrong(
             "delivery_id",
@@ -127,16 +176,62 @@ fn check_places(ids: &[IdPlace], types: &[TypePlace], wrong: &mut impl FnMut(&st
             IdPlace::Json(path) if !is_path(path) => {
                 wrong("delivery_id", "`json` is a dotted path such as event.id");
             }
-            IdPlace::Hash(true) | IdPlace::Json(_) | IdPlace::Header(_) => {}
+            IdPlace::JsonJoined(paths)
+                if paths.len() < 2 || !paths.iter().all(|path| is_path(path)) =>
+            {
+                wrong(
+                    "delivery_id",
+                    "`json-joined` is a list of dotted paths such as event.id",
+                );
+            }
+            IdPlace::Form(name) if name.is_empty() => {
+                wrong("delivery_id", "`form` is the name of a field");
+            }
+            IdPlace::Hash(true)
+            | IdPlace::Json(_)
+            | IdPlace::JsonJoined(_)
+            | IdPlace::Form(_)
+            | IdPlace::Header(_) => {}
         }
     }
+}
+
+fn check_types(types: &[TypePlace], wrong: &mut impl FnMut(&str, &str)) {
     for place in types {
-        if place.header.is_none() && place.json.is_none() {
-            wrong("event_type", "give `header`, `json` or both");
+        let outside = place.header.is_some() || place.form.is_some();
+        if place.header.is_some() && place.form.is_some() {
+            wrong("event_type", "give `header` or `form`, not both");
         }
-        if place.json.as_deref().is_some_and(|path| !is_path(path)) {
+        if !outside && place.json.is_none() {
+            wrong("event_type", "give `header`, `form` or `json`");
+        }
+        if outside && place.sub_json.is_some() {
+            wrong(
+                "event_type",
+                "`sub_json` goes with a `json` that stands alone",
+            );
+        }
+        let paths = [&place.json, &place.sub_json];
+        if paths.into_iter().flatten().any(|path| !is_path(path)) {
             wrong("event_type", "`json` is a dotted path such as event.type");
         }
+    }
+}
+
+fn mistake(handshake: &Handshake) -> Option<&'static str> {
+    let places = [&handshake.json, &handshake.form, &handshake.query];
+    let echoes = !matches!(handshake.reply, Reply::Empty {} | Reply::Constant(_));
+    let computes = matches!(handshake.reply, Reply::Object(_));
+    if places.into_iter().flatten().count() != 1 {
+        Some("give exactly one of `json`, `form` and `query`")
+    } else if handshake.query.is_some() != handshake.token_query.is_some() {
+        Some("`query` and `token_query` go together: nothing else protects such a request")
+    } else if handshake.query.is_some() && computes {
+        Some("a query has no body to take the reply from")
+    } else if handshake.unsigned && (echoes || handshake.query.is_some()) {
+        Some("what is not signed may only be answered with nothing or a constant")
+    } else {
+        None
     }
 }
 

@@ -141,7 +141,7 @@ fn what_is_not_said_is_as_the_preset_says() {
     };
     let source = read("scheme = \"slack\"\nsecrets = [{ file = \"s\" }]").unwrap();
     assert_eq!(source.deadline(), Duration::from_millis(2_500));
-    assert_eq!(source.body_bytes_max, 1 << 20);
+    assert_eq!(source.body_bytes_max(), 1 << 20);
     assert_eq!(source.reopen, Reopen::Exhausted);
     assert_eq!(source.secrets[0].file, Some(PathBuf::from("s")));
     let source = read(

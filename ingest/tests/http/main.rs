@@ -64,6 +64,7 @@ pub(crate) fn signed(body: &[u8]) -> Vec<(String, String)> {
     let unsigned = Unsigned {
         delivery_id: "d-1",
         event_type: "push",
+        public_url: None,
         body,
         now_ms: NOW_MS,
     };
