@@ -83,7 +83,7 @@ fn reply(
         body: text,
     };
     Some(match reply {
-        Reply::Empty {} => plain(String::new()),
+        Reply::Empty => plain(String::new()),
         Reply::Constant(json) => Answered {
             content_type: "application/json",
             body: json.clone(),

@@ -220,7 +220,7 @@ fn check_types(types: &[TypePlace], wrong: &mut impl FnMut(&str, &str)) {
 
 fn mistake(handshake: &Handshake) -> Option<&'static str> {
     let places = [&handshake.json, &handshake.form, &handshake.query];
-    let echoes = !matches!(handshake.reply, Reply::Empty {} | Reply::Constant(_));
+    let echoes = !matches!(handshake.reply, Reply::Empty | Reply::Constant(_));
     let computes = matches!(handshake.reply, Reply::Object(_));
     if places.into_iter().flatten().count() != 1 {
         Some("give exactly one of `json`, `form` and `query`")

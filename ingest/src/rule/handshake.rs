@@ -34,7 +34,7 @@ pub struct Handshake {
 #[serde(rename_all = "kebab-case")]
 pub enum Reply {
     /// Nothing.
-    Empty {},
+    Empty,
     /// This JSON text.
     Constant(String),
     /// The value at a dotted path of the JSON body, as plain text.
