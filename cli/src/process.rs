@@ -11,8 +11,9 @@ use crate::{
     },
 };
 use dedup_store::{Store, config::StoreConfig};
-use dispatcher::{HttpSend, Status, process::Parts};
+use dispatcher::{HttpSend, Status, config::SourcePolicy, process::Parts};
 use event_log::{EventLog, config::LogConfig};
+use ingest::SourceConfig;
 use runtime::{
     Admin, Clock, FileLimits, Problem, Readiness, Shutdown, Telemetry, shutdown::within,
 };
@@ -239,10 +240,10 @@ impl Running {
             config: config.dispatcher.clone(),
             destinations: config.destinations.clone(),
             routes: config.routes.clone(),
-            reopen: config
+            sources: config
                 .sources
                 .iter()
-                .map(|(name, source)| (name.clone(), source.reopen))
+                .map(|(name, source)| (name.clone(), policy(source)))
                 .collect(),
             store_deadline: config.store.deadline(),
         });
@@ -354,5 +355,13 @@ mod tests {
         assert_eq!(ticks(1_000, 1_000 + DISPATCHER_SILENT_MAX_MS), Ok(()));
         assert_eq!(ticks(1_000, 900), Ok(()), "a clock that was set back");
         assert!(ticks(1_000, 1_001 + DISPATCHER_SILENT_MAX_MS).is_err());
+    }
+}
+
+/// What the dispatcher has to know of a source.
+fn policy(source: &SourceConfig) -> SourcePolicy {
+    SourcePolicy {
+        reopen: source.reopen,
+        replay_window: source.replay_window,
     }
 }

@@ -2,7 +2,7 @@
 
 use ipnet::IpNet;
 use runtime::{Problem, SecretRef};
-use schemas::DelayTier;
+use schemas::{DelayTier, Reopen};
 use serde::Deserialize;
 use std::{collections::BTreeMap, time::Duration};
 use url::Url;
@@ -116,6 +116,15 @@ pub enum SigningScheme {
     StandardWebhooks,
     /// Length-framed timestamp, id, event type, content type and body.
     Framed,
+}
+
+/// What the dispatcher has to know of a source.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SourcePolicy {
+    /// What a repeated delivery id does to an ended delivery.
+    pub reopen: Reopen,
+    /// A body that came under another delivery id within this time is not delivered again. None: bodies are not compared.
+    pub replay_window: Option<Duration>,
 }
 
 /// `[[routes]]`: source + event filter → destinations.

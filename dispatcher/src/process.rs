@@ -1,11 +1,12 @@
 //! The path of one delivery, from a log record to an end.
 
 mod lease;
+mod replay;
 mod settle;
 mod wait;
 
 use crate::{
-    config::{DestinationConfig, DispatcherConfig, RetryConfig, RouteConfig},
+    config::{DestinationConfig, DispatcherConfig, RetryConfig, RouteConfig, SourcePolicy},
     decide::{self, Decision, Standing},
     limits::{HeldBudget, Rooms},
     metrics::Metrics,
@@ -44,8 +45,8 @@ pub struct Parts<L, S, H> {
     pub config: DispatcherConfig,
     pub destinations: BTreeMap<String, DestinationConfig>,
     pub routes: Vec<RouteConfig>,
-    /// Reopen policy by source; sources that are not named have the default.
-    pub reopen: BTreeMap<String, Reopen>,
+    /// Policy by source; sources that are not named have the default.
+    pub sources: BTreeMap<String, SourcePolicy>,
     /// How long one call of the store may take, re-issues included.
     pub store_deadline: Duration,
 }
@@ -87,6 +88,8 @@ pub enum Finished {
     Duplicate,
     /// A later record of the delivery is in the log.
     Superseded,
+    /// Its body came under another id within the source's replay window.
+    Replayed,
 }
 
 /// Our own infrastructure failed: nothing is finished.
@@ -137,6 +140,10 @@ pub async fn process<L: EventLog, S: Store, H: Send>(
 ) -> Result<Finished, Infra> {
     if let Some(finished) = wait::until_due(path, job).await? {
         return Ok(finished);
+    }
+    if replay::is_replay(path, job).await? {
+        path.metrics.claim("replayed");
+        return Ok(Finished::Replayed);
     }
     let mut parked = wait::Parked::default();
     loop {
@@ -191,6 +198,7 @@ pub fn tell(job: &Job, result: &Result<Finished, Infra>) {
     let ended = match result {
         Ok(Finished::Duplicate) => "duplicate",
         Ok(Finished::Superseded) => "superseded",
+        Ok(Finished::Replayed) => "replayed",
         Ok(Finished::Deferred) => "deferred",
         Ok(Finished::DeadLettered(_)) => "dead_lettered",
         Err(Infra::Abandoned) => "abandoned",
@@ -229,10 +237,9 @@ async fn claim<L: EventLog, S: Store, H: Send>(
         generation: delivery.generation,
         received_at_ms: delivery.webhook.received_at_ms,
         reopen: path
-            .reopen
+            .sources
             .get(&delivery.webhook.source)
-            .copied()
-            .unwrap_or_default(),
+            .map_or_else(Reopen::default, |policy| policy.reopen),
     };
     let answer = wait::insist(path, job, || path.store.claim(&ask, path.clock.now_ms())).await?;
     path.metrics.claim(match &answer {

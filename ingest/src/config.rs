@@ -93,6 +93,10 @@ pub struct SourceConfig {
     /// Requests taken, signed or not; further ones are answered 429. None: all.
     #[serde(default)]
     pub rate_limit: Option<RateLimit>,
+    /// A body that came under another delivery id within this time is not delivered again: for senders that do not sign their
+    /// ids. None: bodies are not compared. Used by the dispatcher.
+    #[serde(default, with = "humantime_serde")]
+    pub replay_window: Option<Duration>,
     /// What a repeated delivery id does to an ended delivery. Used by the dispatcher.
     #[serde(default)]
     pub reopen: Reopen,
@@ -196,6 +200,14 @@ impl SourceConfig {
                 problems.extend(rule.check(&verify));
             }
             Err(message) => wrong("scheme", message),
+        }
+        if let Some(window) = self.replay_window
+            && !(REPLAY_WINDOW_MIN..=REPLAY_WINDOW_MAX).contains(&window)
+        {
+            wrong(
+                "replay_window",
+                "must be from 1 minute to 30 days".to_owned(),
+            );
         }
         if let Some(rate_limit) = self.rate_limit {
             problems.extend(rate_limit.check(&format!("{key}.rate_limit")));
@@ -328,6 +340,9 @@ impl SourceConfig {
     }
 }
 
+/// A replay takes longer than this to be made, and a window costs a row in the store for each body.
+const REPLAY_WINDOW_MIN: Duration = Duration::from_secs(60);
+const REPLAY_WINDOW_MAX: Duration = Duration::from_secs(30 * 24 * 3_600);
 /// Longest body of an answer, bytes.
 const ANSWER_BYTES_MAX: usize = 4_096;
 const SHORT: &str = "must be above zero and at most 10 minutes";

@@ -1,5 +1,5 @@
 //! The dispatcher between a fake log, a fake store and a fake receiver: `process()` in `steps`, `waits`, `leases`,
-//! `renewals`, `sizes` and `ends`, the loop around it in `run`. The numbers of invariants are those of the design.
+//! `renewals`, `replays`, `sizes` and `ends`, the loop around it in `run`. The numbers of invariants are those of the design.
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail the test")]
 
 mod driver;
@@ -7,6 +7,7 @@ mod ends;
 mod fakes;
 mod leases;
 mod renewals;
+mod replays;
 mod run;
 mod sizes;
 mod steps;

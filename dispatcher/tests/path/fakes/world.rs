@@ -3,7 +3,9 @@
 use super::{faults::Faults, log::FakeLog, send::FakeSend, store::FakeStore};
 use bytes::Bytes;
 use dedup_store::{Retention, memory::MemoryStore};
-use dispatcher::{DestinationConfig, DispatcherConfig, Path, RouteConfig, process::Parts};
+use dispatcher::{
+    DestinationConfig, DispatcherConfig, Path, RouteConfig, config::SourcePolicy, process::Parts,
+};
 use event_log::{EventLog, Record, memory::MemoryLog};
 use runtime::Clock;
 use schemas::{Codec, DeadLetter, Header, Topic, TopicNames, Webhook};
@@ -27,6 +29,7 @@ pub(crate) struct World {
     pub(crate) config: DispatcherConfig,
     pub(crate) destinations: BTreeMap<String, DestinationConfig>,
     pub(crate) routes: Vec<RouteConfig>,
+    pub(crate) sources: BTreeMap<String, SourcePolicy>,
     #[expect(dead_code, reason = "ends the ticking when it is dropped")]
     ticking: AbortOnDropHandle<()>,
 }
@@ -63,6 +66,7 @@ impl World {
                 events: None,
                 to: vec!["billing".to_owned()],
             }],
+            sources: BTreeMap::new(),
             clock,
             faults,
         }
@@ -80,7 +84,7 @@ impl World {
             config: self.config.clone(),
             destinations: self.destinations.clone(),
             routes: self.routes.clone(),
-            reopen: BTreeMap::new(),
+            sources: self.sources.clone(),
             store_deadline: Duration::from_secs(2),
         })
     }
