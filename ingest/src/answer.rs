@@ -1,6 +1,6 @@
 //! What a request came to, and how that is said in HTTP.
 
-use crate::{handshake::Answered, rule::Answer, verify::Refusal};
+use crate::{certificates::NoCertificate, handshake::Answered, rule::Answer, verify::Refusal};
 use axum::response::{IntoResponse, Response};
 use http::{HeaderValue, StatusCode, header};
 use serde::Serialize;
@@ -8,6 +8,9 @@ use std::num::NonZeroU64;
 
 /// Seconds after which a sender may try again; those that read it do so with their own jitter.
 const RETRY_AFTER_SECONDS: &str = "5";
+
+const NO_CERTIFICATE: &str = "The sender's certificate could not be had; try again later.";
+const NOT_STORED: &str = "The webhook could not be stored; try again later.";
 
 /// A request that needs nothing further from its sender.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -43,6 +46,8 @@ pub(crate) enum Refused {
     BrokenOff,
     #[error(transparent)]
     Unverified(#[from] Refusal),
+    #[error(transparent)]
+    NoCertificate(NoCertificate),
     #[error("the process ended before the signature was verified")]
     Ended,
     #[error("the budget of bytes in flight is used up")]
@@ -196,11 +201,11 @@ impl Refused {
                 "The body broke off.",
             ),
             Self::Unverified(refusal) => return of_refusal(refusal),
+            Self::NoCertificate(_) => unavailable("no_certificate", NO_CERTIFICATE),
             Self::Full => unavailable("overloaded", "Too much is under way; try again later."),
-            Self::Ended | Self::NotReady(_) | Self::NotProduced(_) | Self::Late => unavailable(
-                "unavailable",
-                "The webhook could not be stored; try again later.",
-            ),
+            Self::Ended | Self::NotReady(_) | Self::NotProduced(_) | Self::Late => {
+                unavailable("unavailable", NOT_STORED)
+            }
         };
         Saying {
             outcome,

@@ -3,6 +3,7 @@
 use crate::{
     RateLimit,
     body::Budget,
+    certificates::Certificates,
     config::{IngestConfig, SourceConfig},
     metrics::Metrics,
     rate::Bucket,
@@ -31,6 +32,8 @@ pub(crate) struct Inner<L> {
     pub(crate) clock: Clock,
     pub(crate) metrics: Metrics,
     pub(crate) budget: Budget,
+    /// There when a source needs them.
+    pub(crate) certificates: Option<Certificates>,
 }
 
 /// A configured sender.
@@ -84,6 +87,16 @@ impl<L> App<L> {
         if !problems.is_empty() {
             return Err(problems);
         }
+        let needed = |source: &Arc<Source>| source.rules.iter().any(Rule::needs_certificate);
+        let certificates = if opened.values().any(needed) {
+            let made = Certificates::of_paypal().map_err(|error| {
+                let message = format!("no client can be built to fetch certificates: {error}");
+                vec![Problem::new("sources", message)]
+            });
+            Some(made?)
+        } else {
+            None
+        };
         let budget = Budget::new(config.in_flight_bytes_max);
         let metrics = Metrics::new();
         let decoy = Source::decoy().map_err(|message| vec![Problem::new("sources", message)])?;
@@ -96,6 +109,7 @@ impl<L> App<L> {
             clock,
             metrics,
             budget,
+            certificates,
         };
         Ok(Self {
             inner: Arc::new(inner),

@@ -2,8 +2,8 @@
 
 use crate::{
     request::Request,
-    rule::{IdPlace, Rule, TypePlace},
-    verify::{Refusal, single},
+    rule::{IdPlace, Rule, TypePlace, Verifier},
+    verify::{Refusal, adyen, mailgun, single, twilio},
 };
 use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use sha2::{Digest, Sha256};
@@ -25,6 +25,7 @@ pub fn delivery_id(rule: &Rule, source: &str, request: &Request<'_>) -> Result<S
             IdPlace::JsonJoined(paths) => joined(rule, request, paths),
             IdPlace::Form(name) => form_field(request, name)?.map(Cow::into_owned),
             IdPlace::Hash(_) => Some(hash_of(source, request.body)),
+            IdPlace::Verifier(_) => verifiers_id(rule, request)?,
         };
         if let Some(id) = found {
             return well_formed(id, "the delivery id");
@@ -81,6 +82,15 @@ pub(crate) fn form_field<'a>(
         return Err(Refusal::Malformed(name.to_owned()));
     }
     Ok(Some(value))
+}
+
+fn verifiers_id(rule: &Rule, request: &Request<'_>) -> Result<Option<String>, Refusal> {
+    match rule.verifier {
+        Some(Verifier::Twilio) => twilio::delivery_id(request).map(Some),
+        Some(Verifier::Mailgun) => mailgun::delivery_id(request).map(Some),
+        Some(Verifier::AdyenStandard) => adyen::delivery_id(request).map(Some),
+        Some(Verifier::Paypal) | None => Ok(None),
+    }
 }
 
 fn joined(rule: &Rule, request: &Request<'_>, paths: &[String]) -> Option<String> {

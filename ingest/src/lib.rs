@@ -7,6 +7,7 @@
 mod answer;
 mod app;
 mod body;
+mod certificates;
 pub mod config;
 pub mod explain;
 pub mod extract;

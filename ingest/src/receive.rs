@@ -8,11 +8,12 @@ use crate::{
     answer::{Refused, Taken},
     app::{App, Inner, Source},
     body::collect,
+    certificates::{Certificate, NoCertificate},
     extract::{delivery_id, event_type},
     handshake::{self, Answered},
     pass_on::pass_on,
     rule::Rule,
-    verify::{Refusal, Verified, verify},
+    verify::{Refusal, Verified, certificate_url, paypal, verify_with},
 };
 use axum::{
     body::Body,
@@ -143,7 +144,14 @@ async fn take<L: EventLog>(
     };
 
     let body_bytes = body.len();
-    let understood = understand_anywhere(source, parts, body, arrival.at_ms, told).await?;
+    let certificate = certificate(inner, source, &parts, &body, arrival, deadline).await?;
+    let received = Received {
+        parts,
+        body,
+        certificate,
+        at_ms: arrival.at_ms,
+    };
+    let understood = understand_anywhere(source, received, told).await?;
     if let Some(verified) = understood.verified {
         inner
             .metrics
@@ -211,22 +219,72 @@ enum Is {
     Handshake(Answered),
 }
 
+/// A request with all that is needed to verify it.
+struct Received {
+    parts: Parts,
+    body: Bytes,
+    certificate: Option<Arc<Certificate>>,
+    at_ms: i64,
+}
+
+/// The sender's certificate, where the source's verifier needs one. It is fetched only for a request that could be accepted
+/// with it; of others it is said elsewhere what is wrong with them.
+async fn certificate<L>(
+    inner: &Inner<L>,
+    source: &Source,
+    parts: &Parts,
+    body: &Bytes,
+    arrival: Arrival,
+    deadline: Instant,
+) -> Result<Option<Arc<Certificate>>, Refused> {
+    let (Some(certificates), Some(rule)) = (&inner.certificates, source.rule_for(&parts.headers))
+    else {
+        return Ok(None);
+    };
+    let request = request_of(source, parts, body, arrival.at_ms);
+    let Some(url) = certificate_url(rule, &request) else {
+        return Ok(None);
+    };
+    match certificates.get(url, deadline, arrival.at_ms).await {
+        Ok(certificate) => Ok(Some(certificate)),
+        Err(NoCertificate::NotAllowed) => {
+            Err(Refusal::Malformed(paypal::CERTIFICATE_URL.to_owned()).into())
+        }
+        Err(error @ (NoCertificate::Busy | NoCertificate::Failed(_))) => {
+            Err(Refused::NoCertificate(error))
+        }
+    }
+}
+
+fn request_of<'a>(
+    source: &'a Source,
+    parts: &'a Parts,
+    body: &'a Bytes,
+    received_at_ms: i64,
+) -> crate::Request<'a> {
+    crate::Request {
+        method: &parts.method,
+        headers: &parts.headers,
+        query: parts.uri.query(),
+        public_url: source.public_url.as_deref(),
+        body,
+        received_at_ms,
+    }
+}
+
 /// [`understand`], where it holds up nobody else: megabytes under several secrets take long enough to be noticed.
 async fn understand_anywhere(
     source: &Arc<Source>,
-    parts: Parts,
-    body: Bytes,
-    received_at_ms: i64,
+    received: Received,
     told: &mut Told,
 ) -> Result<Understood, Refused> {
-    if body.len() <= INLINE_BYTES_MAX {
-        return Ok(understand(source, &parts, &body, received_at_ms, told)?);
+    if received.body.len() <= INLINE_BYTES_MAX {
+        return Ok(understand(source, &received, told)?);
     }
     let (source, span) = (Arc::clone(source), Span::current());
     let mut seen = told.clone();
     let work = move || {
-        let understood =
-            span.in_scope(|| understand(&source, &parts, &body, received_at_ms, &mut seen));
+        let understood = span.in_scope(|| understand(&source, &received, &mut seen));
         (seen, understood)
     };
     match tokio::task::spawn_blocking(work).await {
@@ -244,20 +302,12 @@ async fn understand_anywhere(
 /// Verifies the bytes, and only then looks into them.
 fn understand(
     source: &Source,
-    parts: &Parts,
-    body: &Bytes,
-    received_at_ms: i64,
+    received: &Received,
     told: &mut Told,
 ) -> Result<Understood, Refusal> {
+    let Received { parts, body, .. } = received;
     let rule = source.rule_for(&parts.headers).ok_or(Refusal::Unsigned)?;
-    let request = crate::Request {
-        method: &parts.method,
-        headers: &parts.headers,
-        query: parts.uri.query(),
-        public_url: source.public_url.as_deref(),
-        body,
-        received_at_ms,
-    };
+    let request = request_of(source, parts, body, received.at_ms);
     let token = source.handshake_token.as_ref();
     if let Some(answered) = handshake::unsigned(rule, token, &request) {
         told.verification = "handshake";
@@ -270,7 +320,8 @@ fn understand(
         told.verification = "unsigned";
         return Err(Refusal::Unsigned);
     }
-    let verified = verify(rule, &source.secrets, &request)
+    let certificate = received.certificate.as_deref();
+    let verified = verify_with(rule, &source.secrets, &request, certificate)
         .inspect_err(|refusal| told.verification = word(refusal))?;
     told.verification = "ok";
     let is = match handshake::signed(rule, source.secrets.get(verified.slot), &request) {

@@ -253,6 +253,10 @@ pub enum IdPlace {
     JsonJoined(Vec<String>),
     /// A field of a form body.
     Form(String),
+    /// `verifier = true`: what the rule's `verifier` makes of that which is signed. For Mailgun, the token; for Adyen,
+    /// `pspReference:eventCode:success`, or a hash of all that is signed in several items; for Twilio, a hash of URL and
+    /// parameters in whatever order.
+    Verifier(bool),
     /// `hash = true`: a hash of source and body. Two equal bodies are then one delivery, so it must be asked for.
     Hash(bool),
 }
@@ -330,6 +334,11 @@ impl Rule {
                 .signed
                 .iter()
                 .any(|part| matches!(part, Part::Url | Part::UrlDecoded))
+    }
+
+    /// Whether requests are verified with a certificate that is fetched.
+    pub fn needs_certificate(&self) -> bool {
+        self.verifier == Some(Verifier::Paypal)
     }
 
     fn renamed(&self, alias: &Alias) -> Self {

@@ -2,11 +2,13 @@
 
 use crate::{
     request::Request,
-    rule::{Algorithm, Encoding, IdPlace, Part, Rule, SignatureRule, TimestampRule, Unit},
+    rule::{
+        Algorithm, Encoding, IdPlace, Part, Rule, SignatureRule, TimestampRule, Unit, Verifier,
+    },
     verify::{
-        KeyError, decode_url,
+        KeyError, adyen, decode_url,
         key::{decoded, mac},
-        url_of,
+        mailgun, twilio, url_of,
     },
 };
 use base64::{Engine, engine::general_purpose::STANDARD};
@@ -32,6 +34,17 @@ pub struct Unsigned<'a> {
     pub now_ms: i64,
 }
 
+/// A request as its sender makes it, signature included.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Made {
+    /// Behind the `?` of the URL.
+    pub query: Option<String>,
+    /// Lower-case names.
+    pub headers: Vec<(String, String)>,
+    /// Body; some senders put the signature into it.
+    pub body: Vec<u8>,
+}
+
 /// A request that can not be signed by a rule.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SignError {
@@ -44,6 +57,32 @@ pub enum SignError {
     /// The rule signs something that only the sender knows.
     #[error("can not be signed: {0}")]
     Unknown(String),
+}
+
+/// The request to send: [`sign`], and what a rule's `verifier` puts into query and body. With a verifier the first secret
+/// signs. PayPal's requests can not be made: only PayPal has the key.
+///
+/// # Errors
+/// See [`SignError`].
+pub fn make(rule: &Rule, secrets: &[&[u8]], unsigned: &Unsigned<'_>) -> Result<Made, SignError> {
+    let Some(verifier) = rule.verifier else {
+        let url = unsigned.public_url.unwrap_or_default();
+        return Ok(Made {
+            query: twilio::split(url).1.map(str::to_owned),
+            headers: sign(rule, secrets, unsigned)?,
+            body: unsigned.body.to_vec(),
+        });
+    };
+    let secret = secrets.first().ok_or(SignError::NoSecret)?;
+    match verifier {
+        Verifier::Twilio => {
+            let start = unsigned.body.trim_ascii_start().first();
+            twilio::sign(secret, unsigned, !matches!(start, Some(b'{' | b'[')))
+        }
+        Verifier::Mailgun => mailgun::sign(secret, unsigned),
+        Verifier::AdyenStandard => adyen::sign(secret, unsigned),
+        Verifier::Paypal => Err(SignError::Unknown("only PayPal has the key".to_owned())),
+    }
 }
 
 /// Headers to send with the body, lower-case names: signature, and id, event type and timestamp where the rule has them

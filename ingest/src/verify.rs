@@ -7,16 +7,22 @@
 //! In three steps that [`mod@crate::explain`] takes as well: [`Reading::of`] finds what the rule names, [`tried`] tries
 //! the secrets, [`in_time`] looks at the clock.
 
+pub(crate) mod adyen;
+mod custom;
 pub(crate) mod key;
+pub(crate) mod mailgun;
+pub(crate) mod paypal;
+pub(crate) mod twilio;
 
 pub use key::{KeyError, key};
 
 use crate::{
+    certificates::Certificate,
     extract::json_text,
     request::Request,
     rule::{
         CANDIDATES_MAX, Encoding, HEADER_BYTES_MAX, Part, Rule, SignatureRule, TimestampRule,
-        Tolerance, Unit,
+        Tolerance, Unit, Verifier,
     },
 };
 use base64::{Engine, engine::general_purpose::STANDARD};
@@ -94,6 +100,38 @@ pub(crate) enum Tried {
 /// # Errors
 /// See [`Refusal`]. `Stale` and `Early` are only said of rightly signed requests.
 pub fn verify(rule: &Rule, secrets: &[Secret], request: &Request<'_>) -> Result<Verified, Refusal> {
+    verify_with(rule, secrets, request, None)
+}
+
+/// [`verify`], with the certificate from [`certificate_url`].
+///
+/// # Errors
+/// As [`verify`]; `Missing` without the certificate that a verifier needs.
+pub(crate) fn verify_with(
+    rule: &Rule,
+    secrets: &[Secret],
+    request: &Request<'_>,
+    certificate: Option<&Certificate>,
+) -> Result<Verified, Refusal> {
+    let tolerance = rule.tolerance;
+    match rule.verifier {
+        None => by_table(rule, secrets, request),
+        Some(Verifier::Twilio) => twilio::verify(secrets, request),
+        Some(Verifier::Mailgun) => mailgun::verify(secrets, request, tolerance),
+        Some(Verifier::AdyenStandard) => adyen::verify(secrets, request),
+        Some(Verifier::Paypal) => paypal::verify(secrets, request, tolerance, certificate),
+    }
+}
+
+/// Where the certificate is that [`verify_with`] needs, if it needs one; only of a request that could be accepted with it.
+pub(crate) fn certificate_url<'a>(rule: &Rule, request: &Request<'a>) -> Option<&'a str> {
+    match rule.verifier {
+        Some(Verifier::Paypal) => paypal::certificate_url(request).ok(),
+        Some(Verifier::Twilio | Verifier::Mailgun | Verifier::AdyenStandard) | None => None,
+    }
+}
+
+fn by_table(rule: &Rule, secrets: &[Secret], request: &Request<'_>) -> Result<Verified, Refusal> {
     let signature = rule.signature.as_ref().ok_or(Refusal::Unsigned)?;
     let reading = Reading::of(rule, signature, request)?;
     let tried = tried(rule, secrets, &reading, request.received_at_ms);

@@ -1,6 +1,8 @@
 //! What may be wrong with a rule. Checked once, at start, so that reading requests never meets it.
 
-use super::{Algorithm, Encoding, Handshake, IdPlace, Part, Reply, Rule, SignatureRule, TypePlace};
+use super::{
+    Algorithm, Encoding, Handshake, IdPlace, Part, Reply, Rule, SignatureRule, TypePlace, Verifier,
+};
 use http::HeaderName;
 use runtime::Problem;
 
@@ -33,6 +35,17 @@ impl Rule {
             }
             (Some(_), Some(_)) => wrong("verifier", "give `signature` or `verifier`, not both"),
             (None, None) => wrong("signature", "is missing: where does the signature stand?"),
+        }
+        let makes_ids = self.verifier.is_some_and(|made| made != Verifier::Paypal);
+        let asks = self
+            .delivery_id
+            .iter()
+            .any(|place| matches!(place, IdPlace::Verifier(_)));
+        if asks && !makes_ids {
+            wrong(
+                "delivery_id",
+                "`verifier` is for a rule whose verifier makes an id",
+            );
         }
         check_ids(&self.delivery_id, &mut wrong);
         check_types(&self.event_type, &mut wrong);
@@ -167,10 +180,16 @@ fn check_ids(ids: &[IdPlace], wrong: &mut impl FnMut(&str, &str)) {
             IdPlace::Hash(false) => {
                 wrong("delivery_id", "`hash = false` says nothing: leave it out")
             }
-            IdPlace::Hash(true) if at + 1 < ids.len() => {
+            IdPlace::Verifier(false) => {
                 wrong(
                     "delivery_id",
-                    "nothing can follow `hash`: every webhook has one",
+                    "`verifier = false` says nothing: leave it out",
+                );
+            }
+            IdPlace::Hash(true) | IdPlace::Verifier(true) if at + 1 < ids.len() => {
+                wrong(
+                    "delivery_id",
+                    "nothing can follow `hash` or `verifier`: every webhook has one",
                 );
             }
             IdPlace::Json(path) if !is_path(path) => {
@@ -188,6 +207,7 @@ fn check_ids(ids: &[IdPlace], wrong: &mut impl FnMut(&str, &str)) {
                 wrong("delivery_id", "`form` is the name of a field");
             }
             IdPlace::Hash(true)
+            | IdPlace::Verifier(true)
             | IdPlace::Json(_)
             | IdPlace::JsonJoined(_)
             | IdPlace::Form(_)
