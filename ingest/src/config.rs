@@ -201,14 +201,6 @@ impl SourceConfig {
             }
             Err(message) => wrong("scheme", message),
         }
-        if let Some(window) = self.replay_window
-            && !(REPLAY_WINDOW_MIN..=REPLAY_WINDOW_MAX).contains(&window)
-        {
-            wrong(
-                "replay_window",
-                "must be from 1 minute to 30 days".to_owned(),
-            );
-        }
         if let Some(rate_limit) = self.rate_limit {
             problems.extend(rate_limit.check(&format!("{key}.rate_limit")));
         }
@@ -276,6 +268,14 @@ impl SourceConfig {
                 let message = format!("is longer than {ANSWER_BYTES_MAX} bytes");
                 wrong("answer.body", message);
             }
+        }
+        if let Some(window) = self.replay_window
+            && !(REPLAY_WINDOW_MIN..=REPLAY_WINDOW_MAX).contains(&window)
+        {
+            wrong(
+                "replay_window",
+                "must be from 1 minute to 30 days".to_owned(),
+            );
         }
         if let Some(url) = &self.public_url {
             let absolute = url.starts_with("https://") || url.starts_with("http://");
