@@ -2,7 +2,8 @@
 
 use crate::{bench, demo};
 use clap::{Args, Parser, Subcommand};
-use std::path::PathBuf;
+use humantime_serde::re::humantime;
+use std::{path::PathBuf, time::Duration};
 
 /// Webhooks in, verified; deliveries out, claimed, retried and never lost.
 #[derive(Debug, Parser)]
@@ -57,6 +58,9 @@ Examples:
     /// Look at dead letters
     #[command(subcommand)]
     Dlq(DlqCommand),
+    /// Ask a sender for webhooks that did not arrive
+    #[command(subcommand)]
+    Reconcile(ReconcileCommand),
     /// Watch the pipeline work on this machine, with failures on purpose
     Demo(demo::DemoArgs),
     /// Measure throughput and latency
@@ -138,6 +142,64 @@ pub(crate) struct ListArgs {
     #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub limit: u32,
     /// Print one JSON object a line
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `fencepost reconcile …`.
+#[derive(Debug, Subcommand)]
+pub(crate) enum ReconcileCommand {
+    /// Find what GitHub has given up or we have lost, and ask for it again
+    #[command(
+        long_about = "Find what GitHub has given up or we have lost, and ask for it again.
+
+GitHub gives each webhook one try and keeps it for 3 days (Enterprise Server: 7). This lists the attempts of the hooks in
+[reconcile.<source>], looks each webhook up in the store at the destinations that the routes send it to, and asks GitHub to
+deliver again what the store has never seen: `failed` when no attempt of GitHub succeeded, `unseen` when one did. The oldest
+are asked for first. Nothing is asked for that goes nowhere, that is younger than --settle or that was asked for within
+--cool-down.",
+        after_help = "Exit codes: 0 all that is missing was asked for, 1 not all (refused, unanswered, rate limit), 64 mistake in the
+config, 69 GitHub or the store unavailable.
+
+Examples:
+  fencepost reconcile github --dry-run              see what is missing
+  fencepost reconcile github --state reconcile.json --json
+  fencepost reconcile github --source github --since 6h --failed-only"
+    )]
+    Github(GithubArgs),
+}
+
+/// `fencepost reconcile github`.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct GithubArgs {
+    /// Only this source [default: all with a table in [reconcile]]
+    #[arg(long, value_name = "NAME")]
+    pub source: Option<String>,
+    /// Look at attempts since then: a time (2026-11-30T08:00:00Z) or an age (6h, 3days)
+    #[arg(long, value_name = "TIME|AGE", default_value = "3days")]
+    pub since: String,
+    /// Say what would be asked for; ask for and write nothing
+    #[arg(long)]
+    pub dry_run: bool,
+    /// Leave out what GitHub counts as delivered although the store has never seen it
+    #[arg(long)]
+    pub failed_only: bool,
+    /// Leave alone what was attempted less than this ago; it may be on its way through the log
+    #[arg(long, value_name = "AGE", default_value = "5m", value_parser = humantime::parse_duration)]
+    pub settle: Duration,
+    /// Leave alone what was asked for less than this ago, as --state remembers it
+    #[arg(long, value_name = "AGE", default_value = "1h", value_parser = humantime::parse_duration)]
+    pub cool_down: Duration,
+    /// Ask for at most this many a minute; GitHub wants a second between two
+    #[arg(long, value_name = "N", default_value_t = 30, value_parser = clap::value_parser!(u32).range(1..=6_000))]
+    pub per_minute: u32,
+    /// Ask for at most this many in all
+    #[arg(long, value_name = "N", default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub limit: u32,
+    /// Remember in this file what was asked for: a run that was killed goes on, and two runs keep apart
+    #[arg(long, value_name = "FILE")]
+    pub state: Option<PathBuf>,
+    /// Print JSON lines: one for each webhook asked for, then one for each source
     #[arg(long)]
     pub json: bool,
 }

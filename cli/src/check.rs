@@ -2,7 +2,10 @@
 
 mod start;
 
-use crate::config::{Config, Loaded};
+use crate::{
+    config::{Config, Loaded},
+    reconcile,
+};
 use dedup_store::config::StoreConfig;
 use event_log::config::LogConfig;
 use runtime::Problem;
@@ -100,6 +103,7 @@ fn sections(config: &Config) -> Vec<Problem> {
         &config.destinations,
         &config.routes,
     ));
+    problems.extend(reconcile::config::check(&config.reconcile, &config.sources));
     problems.extend(config.telemetry.problems());
     problems.into_iter().map(in_one_notation).collect()
 }

@@ -1,5 +1,6 @@
 //! The whole config: the sections of the crates under one roof.
 
+use crate::reconcile::config::ReconcileConfig;
 use dedup_store::config::StoreConfig;
 use dispatcher::{DestinationConfig, DispatcherConfig, RouteConfig};
 use event_log::config::LogConfig;
@@ -30,6 +31,9 @@ pub(crate) struct Config {
     pub destinations: BTreeMap<String, DestinationConfig>,
     #[serde(default)]
     pub routes: Vec<RouteConfig>,
+    /// By the name of its source.
+    #[serde(default)]
+    pub reconcile: BTreeMap<String, ReconcileConfig>,
     pub telemetry: TelemetryConfig,
     pub admin: AdminConfig,
 }
@@ -167,6 +171,6 @@ mod tests {
         assert!(matches!(large.log, LogConfig::Kafka(_)));
         assert!(matches!(large.store, StoreConfig::Cql(_)));
         assert!(!large.sources.is_empty() && !large.destinations.is_empty());
-        assert!(!large.routes.is_empty());
+        assert!(!large.routes.is_empty() && !large.reconcile.is_empty());
     }
 }

@@ -129,7 +129,7 @@ fn reason(name: &str) -> Result<Reason, Failure> {
 }
 
 /// A time, or an age counted back from `now_ms`.
-fn since(text: &str, now_ms: i64) -> Result<i64, Failure> {
+pub(crate) fn since(text: &str, now_ms: i64) -> Result<i64, Failure> {
     if let Ok(time) = text.parse::<jiff::Timestamp>() {
         return Ok(time.as_millisecond());
     }

@@ -12,11 +12,12 @@ mod files;
 mod output;
 mod ports;
 mod process;
+mod reconcile;
 mod sender;
 mod store;
 mod topics;
 
-use args::{CheckArgs, Cli, Command, DlqCommand, StoreCommand};
+use args::{CheckArgs, Cli, Command, DlqCommand, ReconcileCommand, StoreCommand};
 use clap::Parser;
 use config::Loaded;
 use failure::Failure;
@@ -79,6 +80,9 @@ async fn run(cli: Cli) -> Result<ExitCode, Failure> {
         }
         Command::Dlq(DlqCommand::List(args)) => {
             show(&dlq::list(&args, &sound(load()?)?, Clock::system()).await?)?;
+        }
+        Command::Reconcile(ReconcileCommand::Github(args)) => {
+            return reconcile::github(&args, &sound(load()?)?, Clock::system()).await;
         }
         Command::Demo(args) => return Ok(demo::run(args).await?),
         Command::Bench(args) => return Ok(bench::run(args, cli.config.as_deref()).await?),

@@ -2,10 +2,10 @@
 
 use super::{
     log::{self, AnyLog},
-    store,
+    store::{self, AnyStore},
 };
 use crate::failure::Failure;
-use dedup_store::{Row, Store, config::StoreConfig};
+use dedup_store::{Row, Store, config::StoreConfig, embedded};
 use event_log::{EventLog, LogError, Page, config::LogConfig, embedded::peek::Peek};
 use runtime::Clock;
 use schemas::{DeliveryKey, Topic};
@@ -16,6 +16,13 @@ use std::path::Path;
 pub(crate) enum Shelf {
     Embedded(Peek),
     Shared(Box<AnyLog>),
+}
+
+/// A store that is only read.
+#[derive(Debug)]
+pub(crate) enum Rows {
+    Embedded(embedded::peek::Peek),
+    Shared(AnyStore),
 }
 
 /// Opens the log that `config` names, to read it.
@@ -39,6 +46,20 @@ pub(crate) async fn open_log(
     }
 }
 
+/// Opens the store that `config` names, to read it.
+///
+/// # Errors
+/// As [`open_log`].
+pub(crate) async fn open_rows(config: &StoreConfig, base: &Path) -> Result<Rows, Failure> {
+    match config {
+        StoreConfig::Embedded(config) => {
+            store::must_exist(config)?;
+            Ok(Rows::Embedded(embedded::peek::Peek::open(config)?))
+        }
+        StoreConfig::Cql(_) => store::open(config, base).await.map(Rows::Shared),
+    }
+}
+
 /// The row of a delivery in the store that `config` names; none when there is none.
 ///
 /// # Errors
@@ -49,12 +70,21 @@ pub(crate) async fn row(
     key: &DeliveryKey,
     now_ms: i64,
 ) -> Result<Option<Row>, Failure> {
-    match config {
-        StoreConfig::Embedded(embedded) => {
-            store::must_exist(embedded)?;
-            Ok(dedup_store::embedded::peek::get(embedded, key, now_ms)?)
+    open_rows(config, base).await?.get(key, now_ms).await
+}
+
+// === impl Rows ===
+
+impl Rows {
+    /// The row of a delivery; none when there is none.
+    ///
+    /// # Errors
+    /// [`Failure::Unavailable`].
+    pub(crate) async fn get(&self, key: &DeliveryKey, now_ms: i64) -> Result<Option<Row>, Failure> {
+        match self {
+            Self::Embedded(peek) => Ok(peek.get(key, now_ms)?),
+            Self::Shared(store) => Ok(store.get(key, now_ms).await?),
         }
-        StoreConfig::Cql(_) => Ok(store::open(config, base).await?.get(key, now_ms).await?),
     }
 }
 

@@ -10,21 +10,48 @@ use super::{
 use crate::{Row, StoreError, claim::Sees, config::EmbeddedConfig};
 use schemas::DeliveryKey;
 
+/// The file, open for any number of looks.
+#[derive(Debug)]
+pub struct Peek {
+    table: Table,
+}
+
 /// The row of a delivery, as [`crate::Store::get`] gives it. Blocks for some milliseconds.
 ///
 /// # Errors
-/// [`StoreError::Refused`] when there is no store in the directory, or one of a later version.
+/// As [`Peek::open`].
 pub fn get(
     config: &EmbeddedConfig,
     key: &DeliveryKey,
     now_ms: i64,
 ) -> Result<Option<Row>, StoreError> {
-    let path = config.dir.join(FILE);
-    let table = Table::open_read_only(&path, config.retention.to_retention())?;
-    let mut statements = table
-        .statements()
-        .map_err(|error| table::classify(&error))?;
-    statements
-        .find(key, Sees::Live, now_ms)
-        .map_err(|error| table::classify(&error))?
+    Peek::open(config)?.get(key, now_ms)
+}
+
+// === impl Peek ===
+
+impl Peek {
+    /// Opens it.
+    ///
+    /// # Errors
+    /// [`StoreError::Refused`] when there is no store in the directory, or one of a later version.
+    pub fn open(config: &EmbeddedConfig) -> Result<Self, StoreError> {
+        let path = config.dir.join(FILE);
+        let table = Table::open_read_only(&path, config.retention.to_retention())?;
+        Ok(Self { table })
+    }
+
+    /// The row of a delivery as it stands now. Blocks for a moment.
+    ///
+    /// # Errors
+    /// When the file can not be read.
+    pub fn get(&self, key: &DeliveryKey, now_ms: i64) -> Result<Option<Row>, StoreError> {
+        let mut statements = self
+            .table
+            .statements()
+            .map_err(|error| table::classify(&error))?;
+        statements
+            .find(key, Sees::Live, now_ms)
+            .map_err(|error| table::classify(&error))?
+    }
 }
