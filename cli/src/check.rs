@@ -40,6 +40,7 @@ pub(crate) fn all(loaded: &Loaded, now_ms: i64) -> Findings {
     let mut findings = related(config);
     findings.add(start::secrets(config, base, now_ms));
     findings.add(start::received(config, base));
+    findings.add(start::spool_dir(config));
     findings.add(start::sent(&config.destinations, base));
     findings
 }
@@ -66,6 +67,7 @@ fn related(config: &Config) -> Findings {
     lease(config, problems, &mut findings.warnings);
     retention(config, problems);
     bodies(config, problems);
+    spool(config, problems);
     routes(config, problems, &mut findings.warnings);
     if config.admin.listen == config.ingest.listen && config.admin.listen.port() != 0 {
         problems.push(Problem::new(
@@ -200,6 +202,35 @@ fn bodies(config: &Config, problems: &mut Vec<Problem>) {
     }
 }
 
+/// The largest webhook must fit, and the spool's files are no log's files.
+fn spool(config: &Config, problems: &mut Vec<Problem>) {
+    let Some(spool) = &config.ingest.spool else {
+        return;
+    };
+    let largest = config
+        .sources
+        .iter()
+        .max_by_key(|(_, source)| source.body_bytes_max());
+    if let Some((name, source)) = largest {
+        let body = source.body_bytes_max();
+        let needed = body.saturating_add(RECORD_OVERHEAD_BYTES);
+        if u64::try_from(needed).is_ok_and(|needed| spool.bytes_max < needed) {
+            let message = format!(
+                "{} can not hold one webhook of sources.{name}.body_bytes_max = {body} and up to {RECORD_OVERHEAD_BYTES} of \
+                 headers: at least {needed}",
+                spool.bytes_max
+            );
+            problems.push(Problem::new("ingest.spool.bytes_max", message));
+        }
+    }
+    if let LogConfig::Embedded(log) = &config.log
+        && start::is_same_dir(&log.dir, &spool.dir)
+    {
+        let message = "is the directory of the log: give the spool one of its own, on another disk";
+        problems.push(Problem::new("ingest.spool.dir", message));
+    }
+}
+
 fn routes(config: &Config, problems: &mut Vec<Problem>, warnings: &mut Vec<Problem>) {
     for (at, route) in config.routes.iter().enumerate() {
         if !config.sources.contains_key(&route.source) {
@@ -246,8 +277,19 @@ pub(crate) fn summary(loaded: &Loaded) -> String {
         StoreConfig::Embedded(store) => format!("embedded in {}", store.dir.display()),
         StoreConfig::Cql(store) => format!("cql at {}", store.contact_points.join(", ")),
     };
+    let spool = config
+        .ingest
+        .spool
+        .as_ref()
+        .map_or_else(String::new, |spool| {
+            format!(
+                "  spool  up to {} bytes in {}\n",
+                spool.bytes_max,
+                spool.dir.display()
+            )
+        });
     format!(
-        "{file}: fine\n  log    {log}\n  store  {store}\n  {} sources, {} destinations, {} routes\n",
+        "{file}: fine\n  log    {log}\n  store  {store}\n{spool}  {} sources, {} destinations, {} routes\n",
         config.sources.len(),
         config.destinations.len(),
         config.routes.len()

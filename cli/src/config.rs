@@ -89,6 +89,9 @@ impl Config {
         if let StoreConfig::Embedded(store) = &mut self.store {
             resolve(&mut store.dir);
         }
+        if let Some(spool) = &mut self.ingest.spool {
+            resolve(&mut spool.dir);
+        }
     }
 }
 

@@ -13,7 +13,7 @@ use crate::{
 use dedup_store::{Store, config::StoreConfig};
 use dispatcher::{HttpSend, Status, config::SourcePolicy, process::Parts};
 use event_log::{EventLog, config::LogConfig};
-use ingest::SourceConfig;
+use ingest::{Drain, SourceConfig, Spool, SpoolConfig};
 use runtime::{
     Admin, Clock, FileLimits, Problem, Readiness, Shutdown, Telemetry, shutdown::within,
 };
@@ -175,9 +175,19 @@ impl Running {
     ) -> Result<Self, Failure> {
         let config = &loaded.config;
         let log = log::open(&config.log, &loaded.base, clock.clone()).await?;
-        let checked = log.clone();
-        readiness.check("log", CHECK_DEADLINE, move || {
-            let answer = checked.ready().map_err(|error| error.to_string());
+        let spool = match &config.ingest.spool {
+            Some(spool) if role.ingests() => Some(open_spool(spool, clock).await?),
+            Some(_) | None => None,
+        };
+        let (checked, standby) = (log.clone(), spool.as_ref().map(|(spool, _)| spool.clone()));
+        readiness.check_telling("log", CHECK_DEADLINE, move || {
+            let log = checked.ready();
+            let answer = match &standby {
+                Some(spool) => spool.readiness(log),
+                None => log
+                    .map(|()| "ok".to_owned())
+                    .map_err(|error| error.to_string()),
+            };
             async { answer }
         });
         let mut running = Self {
@@ -191,12 +201,17 @@ impl Running {
             running.dispatch(loaded, clock, store)?;
         }
         if role.ingests() {
-            running.ingest(loaded, clock).await?;
+            running.ingest(loaded, clock, spool).await?;
         }
         Ok(running)
     }
 
-    async fn ingest(&mut self, loaded: &Loaded, clock: &Clock) -> Result<(), Failure> {
+    async fn ingest(
+        &mut self,
+        loaded: &Loaded,
+        clock: &Clock,
+        spool: Option<(Spool, Drain)>,
+    ) -> Result<(), Failure> {
         let config = &loaded.config;
         let app = ingest::App::new(
             config.ingest.clone(),
@@ -213,6 +228,17 @@ impl Running {
         let address = listener.local_addr().unwrap_or(address);
         tracing::info!(%address, path = config.ingest.path_prefix, "receiving webhooks");
         let stop = self.stop.clone();
+        if let Some((spool, drain)) = spool {
+            app.spool_to(spool);
+            let drained = drain.run(app.clone(), stop.clone());
+            self.work.spawn(async move {
+                let drained = drained.await;
+                (
+                    "spool",
+                    drained.map_err(|error| Failure::Fatal(error.to_string())),
+                )
+            });
+        }
         self.work.spawn(async move {
             let served = ingest::serve(app, listener, stop).await;
             (
@@ -299,6 +325,11 @@ impl Running {
         tracing::info!("stopped");
         outcome
     }
+}
+
+async fn open_spool(config: &SpoolConfig, clock: &Clock) -> Result<(Spool, Drain), Failure> {
+    let opened = Spool::open(config, clock.clone()).await;
+    opened.map_err(|error| Failure::Unavailable(format!("ingest.spool.dir: {error}")))
 }
 
 fn checked(

@@ -104,7 +104,7 @@ fn a_good_config_is_summed_up() {
 }
 
 /// Place in [`GOOD`], line put there, key of the mistake, part of its message.
-const MISTAKES: [(&str, &str, &str, &str); 23] = [
+const MISTAKES: [(&str, &str, &str, &str); 29] = [
     // Form: types, unknown keys, unknown variants.
     (
         "# log",
@@ -188,7 +188,44 @@ const MISTAKES: [(&str, &str, &str, &str); 23] = [
         "telemetry.otlp_endpoint",
         "http://",
     ),
+    (
+        "# ingest",
+        "[ingest.spool]\ndir = \"\"",
+        "ingest.spool.dir",
+        "must name a directory",
+    ),
+    (
+        "# ingest",
+        "[ingest.spool]\nbytes = 1",
+        "ingest.spool.bytes",
+        "`bytes_max`",
+    ),
+    // `secret` is a file.
+    (
+        "# ingest",
+        "[ingest.spool]\ndir = \"secret/spool\"",
+        "ingest.spool.dir",
+        "is no directory",
+    ),
+    (
+        "# source",
+        "rate_limit = { per_second = 0 }",
+        "sources.github.rate_limit.per_second",
+        "from 1 to",
+    ),
     // Sections against each other.
+    (
+        "# ingest",
+        "[ingest.spool]\nbytes_max = 1_100_000",
+        "ingest.spool.bytes_max",
+        "sources.github.body_bytes_max = ",
+    ),
+    (
+        "# ingest",
+        "[ingest.spool]\ndir = \"./fencepost-data/\"",
+        "ingest.spool.dir",
+        "directory of the log",
+    ),
     (
         "# dispatcher",
         "lease = \"6s\"",

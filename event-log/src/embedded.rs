@@ -44,6 +44,9 @@ use tokio::{
 
 /// Records that one page of [`EventLog::read`] holds at most.
 const PAGE_RECORDS_MAX: usize = 1_000;
+/// Pause between two looks for expired records, milliseconds: as long as they are kept, within these.
+const LOOK_EVERY_MS_MIN: i64 = 1_000;
+const LOOK_EVERY_MS_MAX: i64 = 60_000;
 /// How long a record of a delay tier that is finished stays after it was due, milliseconds. Nothing reads it again, and
 /// while a receiver hangs, deferrals write every waiting record anew every few seconds.
 const DELAY_KEPT_MS: i64 = 10 * 60 * 1_000;
@@ -74,6 +77,8 @@ struct Shared {
     clock: Clock,
     partitions: u32,
     retention_ms: i64,
+    /// Pause between two looks for expired records.
+    look_every_ms: i64,
     dead_letters_retention_ms: i64,
     /// In the order of [`row::all`].
     slots: Vec<SlotShared>,
@@ -279,6 +284,7 @@ impl Shared {
             clock,
             partitions: config.partitions,
             retention_ms: millis(config.retention),
+            look_every_ms: millis(config.retention).clamp(LOOK_EVERY_MS_MIN, LOOK_EVERY_MS_MAX),
             dead_letters_retention_ms: millis(config.dead_letters_retention),
             slots: slots.collect(),
             failure: Mutex::new(None),

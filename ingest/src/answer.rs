@@ -17,6 +17,8 @@ const NOT_STORED: &str = "The webhook could not be stored; try again later.";
 pub(crate) enum Taken {
     /// In the log. Answered as the source wants it.
     Accepted(Option<Answer>),
+    /// In the spool, on its way to the log. Answered as if it were there.
+    Spooled(Option<Answer>),
     /// Verified, but of an event type that the source's allow-list leaves out.
     Ignored(Option<Answer>),
     /// No webhook, but a sender that tries the endpoint out.
@@ -58,6 +60,10 @@ pub(crate) enum Refused {
     NotProduced(event_log::ProduceError),
     #[error(transparent)]
     NotEncoded(schemas::EncodeError),
+    #[error("the log does not take it, and the spool is full")]
+    SpoolFull,
+    #[error("the spool can not be written: {0}")]
+    NotSpooled(event_log::ProduceError),
     #[error("the log did not acknowledge within the source's deadline")]
     Late,
 }
@@ -86,6 +92,7 @@ impl Taken {
     pub(crate) fn outcome(&self) -> &'static str {
         match self {
             Self::Accepted(_) => "accepted",
+            Self::Spooled(_) => "spooled",
             Self::Ignored(_) => "ignored",
             Self::Handshake(_) => "handshake",
         }
@@ -93,14 +100,17 @@ impl Taken {
 
     pub(crate) fn status(&self) -> StatusCode {
         let usual = match self {
-            Self::Accepted(_) => StatusCode::ACCEPTED,
+            Self::Accepted(_) | Self::Spooled(_) => StatusCode::ACCEPTED,
             Self::Ignored(_) | Self::Handshake(_) => StatusCode::OK,
         };
         match self {
-            Self::Accepted(Some(answer)) | Self::Ignored(Some(answer)) => {
-                StatusCode::from_u16(answer.status).unwrap_or(usual)
-            }
-            Self::Accepted(None) | Self::Ignored(None) | Self::Handshake(_) => usual,
+            Self::Accepted(Some(answer))
+            | Self::Spooled(Some(answer))
+            | Self::Ignored(Some(answer)) => StatusCode::from_u16(answer.status).unwrap_or(usual),
+            Self::Accepted(None)
+            | Self::Spooled(None)
+            | Self::Ignored(None)
+            | Self::Handshake(_) => usual,
         }
     }
 }
@@ -109,13 +119,17 @@ impl IntoResponse for Taken {
     fn into_response(self) -> Response {
         let status = self.status();
         let (content_type, body) = match self {
-            Self::Accepted(Some(answer)) | Self::Ignored(Some(answer)) => {
+            Self::Accepted(Some(answer))
+            | Self::Spooled(Some(answer))
+            | Self::Ignored(Some(answer)) => {
                 (HeaderValue::from_str(&answer.content_type), answer.body)
             }
             Self::Handshake(Answered { content_type, body }) => {
                 (Ok(HeaderValue::from_static(content_type)), body)
             }
-            Self::Accepted(None) | Self::Ignored(None) => return status.into_response(),
+            Self::Accepted(None) | Self::Spooled(None) | Self::Ignored(None) => {
+                return status.into_response();
+            }
         };
         let mut response = (status, body).into_response();
         let headers = response.headers_mut();
@@ -174,12 +188,6 @@ impl Refused {
                 "Transfer coding not supported",
                 "Send the body with a content length, or with the transfer coding chunked alone.",
             ),
-            Self::TooMany { .. } => (
-                "rate_limited",
-                StatusCode::TOO_MANY_REQUESTS,
-                "Too many requests",
-                "This source sends more requests than it may; try again later.",
-            ),
             Self::TooLarge
             | Self::NotProduced(event_log::ProduceError::TooLarge { .. })
             | Self::NotEncoded(_) => (
@@ -201,16 +209,50 @@ impl Refused {
                 "The body broke off.",
             ),
             Self::Unverified(refusal) => return of_refusal(refusal),
-            Self::NoCertificate(_) => unavailable("no_certificate", NO_CERTIFICATE),
-            Self::Full => unavailable("overloaded", "Too much is under way; try again later."),
-            Self::Ended | Self::NotReady(_) | Self::NotProduced(_) | Self::Late => {
-                unavailable("unavailable", NOT_STORED)
-            }
+            Self::NoCertificate(_)
+            | Self::TooMany { .. }
+            | Self::Full
+            | Self::SpoolFull
+            | Self::Ended
+            | Self::NotReady(_)
+            | Self::NotProduced(_)
+            | Self::NotSpooled(_)
+            | Self::Late => return self.not_now(),
         };
         Saying {
             outcome,
             status,
             title,
+            detail,
+        }
+    }
+
+    /// What may be sent again as it is, later.
+    fn not_now(&self) -> Saying {
+        if matches!(self, Self::TooMany { .. }) {
+            return Saying {
+                outcome: "rate_limited",
+                status: StatusCode::TOO_MANY_REQUESTS,
+                title: "Too many requests",
+                detail: "This source sends more requests than it may; try again later.",
+            };
+        }
+        let (outcome, detail) = if matches!(self, Self::NoCertificate(_)) {
+            ("no_certificate", NO_CERTIFICATE)
+        } else if matches!(self, Self::Full) {
+            ("overloaded", "Too much is under way; try again later.")
+        } else if matches!(self, Self::SpoolFull) {
+            (
+                "spool_full",
+                "Too much waits to be stored; try again later.",
+            )
+        } else {
+            ("unavailable", NOT_STORED)
+        };
+        Saying {
+            outcome,
+            status: StatusCode::SERVICE_UNAVAILABLE,
+            title: "Not available",
             detail,
         }
     }
@@ -256,18 +298,6 @@ impl IntoResponse for Refused {
         }
         response
     }
-}
-
-fn unavailable(
-    outcome: &'static str,
-    detail: &'static str,
-) -> (&'static str, StatusCode, &'static str, &'static str) {
-    (
-        outcome,
-        StatusCode::SERVICE_UNAVAILABLE,
-        "Not available",
-        detail,
-    )
 }
 
 fn of_refusal(refusal: &Refusal) -> Saying {

@@ -6,14 +6,21 @@ use crate::{
     certificates::Certificates,
     config::{IngestConfig, SourceConfig},
     metrics::Metrics,
+    outage::Outage,
     rate::Bucket,
     rule::{Answer, Rule, presets},
+    spool::Spool,
 };
 use http::{HeaderMap, header};
 use ring::rand::{SecureRandom, SystemRandom};
 use runtime::{Clock, Problem, Secret};
 use schemas::{Codec, event_matches};
-use std::{collections::BTreeMap, path::Path, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeMap,
+    path::Path,
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
 
 /// Ingest, ready to serve: see [`crate::router`] and [`crate::serve`]. Cheap to clone.
 #[derive(Debug)]
@@ -34,6 +41,8 @@ pub(crate) struct Inner<L> {
     pub(crate) budget: Budget,
     /// There when a source needs them.
     pub(crate) certificates: Option<Certificates>,
+    pub(crate) outage: Outage,
+    pub(crate) spool: OnceLock<Spool>,
 }
 
 /// A configured sender.
@@ -110,10 +119,19 @@ impl<L> App<L> {
             metrics,
             budget,
             certificates,
+            outage: Outage::default(),
+            spool: OnceLock::new(),
         };
         Ok(Self {
             inner: Arc::new(inner),
         })
+    }
+
+    /// From now on, what the log does not take goes to `spool`. There can be one: a second one is not used.
+    pub fn spool_to(&self, spool: Spool) {
+        if self.inner.spool.set(spool).is_err() {
+            tracing::warn!("there is a spool already");
+        }
     }
 
     pub(crate) fn inner(&self) -> &Inner<L> {

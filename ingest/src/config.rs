@@ -1,7 +1,7 @@
 //! `[ingest]` and `[sources.<name>]`: what a user may set, and what is wrong with it.
 
 use crate::{
-    RateLimit,
+    RateLimit, SpoolConfig,
     rule::{self, Answer, IdPlace, Rule, Tolerance, TypePlace},
 };
 use runtime::{Problem, SecretRef};
@@ -44,6 +44,8 @@ pub struct IngestConfig {
     /// Requests under way may take this long after the shutdown began.
     #[serde(with = "humantime_serde")]
     pub drain: Duration,
+    /// Where webhooks wait that the log does not take. None: they are refused.
+    pub spool: Option<SpoolConfig>,
 }
 
 /// `[sources.<name>]`: one sender.
@@ -115,6 +117,7 @@ impl Default for IngestConfig {
             connections_max: 1_024,
             in_flight_bytes_max: 64 << 20,
             drain: Duration::from_secs(20),
+            spool: None,
         }
     }
 }
@@ -148,6 +151,9 @@ impl IngestConfig {
             if value == 0 || value > usize::MAX >> 4 {
                 problems.push(Problem::new(format!("{key}.{field}"), "must be at least 1"));
             }
+        }
+        if let Some(spool) = &self.spool {
+            problems.extend(spool.check(&format!("{key}.spool")));
         }
         problems
     }

@@ -10,6 +10,7 @@ use crate::{
     body::collect,
     certificates::{Certificate, NoCertificate},
     extract::{delivery_id, event_type},
+    hand_over::{self, Place},
     handshake::{self, Answered},
     pass_on::pass_on,
     rule::Rule,
@@ -132,7 +133,7 @@ async fn take<L: EventLog>(
                 retry_after_seconds,
             })?;
     }
-    inner.log.ready().map_err(Refused::NotReady)?;
+    hand_over::ready(inner)?;
 
     let deadline = arrival.at + source.deadline;
     let body_deadline = deadline.min(arrival.at + inner.config.body_timeout);
@@ -165,19 +166,16 @@ async fn take<L: EventLog>(
         return Ok(Taken::Ignored(source.answer.clone()));
     }
     let record = to_record(inner, webhook)?;
-    let producing = inner.metrics.producing();
-    let produced = timeout_at(deadline, inner.log.produce(record)).await;
-    drop(producing);
-    match produced {
-        Ok(Ok(_)) => {
-            inner
-                .metrics
-                .acknowledged(&source.name, arrival.at.elapsed());
-            Ok(Taken::Accepted(source.answer.clone()))
+    let place = hand_over::hand_over(inner, record, deadline).await?;
+    let answer = source.answer.clone();
+    Ok(match place {
+        Place::Log => {
+            let took = arrival.at.elapsed();
+            inner.metrics.acknowledged(&source.name, took);
+            Taken::Accepted(answer)
         }
-        Ok(Err(error)) => Err(Refused::NotProduced(error)),
-        Err(_) => Err(Refused::Late),
-    }
+        Place::Spool => Taken::Spooled(answer),
+    })
 }
 
 fn check_head(parts: &Parts, source: &Source) -> Result<(), Refused> {

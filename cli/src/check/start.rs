@@ -6,6 +6,7 @@ use dedup_store::config::StoreConfig;
 use dispatcher::{DestinationConfig, HttpSend};
 use event_log::config::LogConfig;
 use runtime::{Clock, Problem, Secret, SecretRef};
+use rustix::fs::{Access, access};
 use std::{
     collections::BTreeMap,
     path::{Path, PathBuf},
@@ -17,6 +18,38 @@ pub(super) fn received(config: &Config, base: &Path) -> Vec<Problem> {
     let (ingest, sources) = (config.ingest.clone(), config.sources.clone());
     ingest::App::new(ingest, sources, base, (), codec, Clock::system())
         .map_or_else(|problems| problems, |_| Vec::new())
+}
+
+/// Whether the spool's directory, or the one in which it would be made, can be written.
+pub(super) fn spool_dir(config: &Config) -> Vec<Problem> {
+    let Some(spool) = &config.ingest.spool else {
+        return Vec::new();
+    };
+    if spool.dir.as_os_str().is_empty() {
+        return Vec::new();
+    }
+    // Each ancestor of a relative path that is not there ends in the empty path: here.
+    let there = spool.dir.ancestors().find(|dir| dir.exists());
+    let there = there.unwrap_or(Path::new("."));
+    let problem = if there.is_dir() {
+        let rights = Access::WRITE_OK | Access::EXEC_OK;
+        access(there, rights)
+            .err()
+            .map(|error| format!("{} can not be written: {error}", there.display()))
+    } else {
+        Some(format!("{} is no directory", there.display()))
+    };
+    let problem = problem.map(|message| Problem::new("ingest.spool.dir", message));
+    problem.into_iter().collect()
+}
+
+/// Whether both name one directory, whatever way they are written and whether it is there yet.
+pub(super) fn is_same_dir(one: &Path, other: &Path) -> bool {
+    let plain = |path: &Path| {
+        path.canonicalize()
+            .unwrap_or_else(|_| path.components().collect())
+    };
+    plain(one) == plain(other)
 }
 
 /// What the dispatcher would refuse at its start: a secret that is no key, an address that may not be dialled.

@@ -15,8 +15,6 @@ use tokio::sync::watch;
 const LINGER: Duration = Duration::from_millis(250);
 /// How often an idle writer looks for expired records and, after a failure, whether writing works again.
 const IDLE: Duration = Duration::from_secs(1);
-/// Pause between two looks for expired records.
-const RETENTION_EVERY_MS: i64 = 60_000;
 /// Records deleted in one transaction, so that producers never wait long.
 const RETENTION_STEP: i64 = 256;
 
@@ -259,7 +257,7 @@ impl Writer<'_> {
         let now_ms = self.shared.clock.now_ms();
         if self.retention.left.is_empty() {
             let last_ms = *self.retention.last_ms.get_or_insert(now_ms);
-            if now_ms.abs_diff(last_ms) < RETENTION_EVERY_MS.unsigned_abs() {
+            if now_ms.abs_diff(last_ms) < self.shared.look_every_ms.unsigned_abs() {
                 return;
             }
             self.retention.last_ms = Some(now_ms);

@@ -7,6 +7,7 @@
 
 mod config;
 mod fake_log;
+mod outage;
 mod router;
 mod server;
 mod telemetry;

@@ -31,14 +31,14 @@ struct Check {
     run: Arc<dyn Fn() -> Answer + Send + Sync>,
 }
 
-type Answer = Pin<Box<dyn Future<Output = Result<(), String>> + Send>>;
+type Answer = Pin<Box<dyn Future<Output = Result<String, String>> + Send>>;
 
 /// What the checks said.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Report {
     draining: bool,
-    /// Name and, when it fails, why; in the order in which the checks were added.
-    checks: Vec<(&'static str, Result<(), String>)>,
+    /// Name and what it says, when it fails why; in the order in which the checks were added.
+    checks: Vec<(&'static str, Result<String, String>)>,
 }
 
 // === impl Readiness ===
@@ -54,6 +54,18 @@ impl Readiness {
     where
         F: Fn() -> A + Send + Sync + 'static,
         A: Future<Output = Result<(), String>> + Send + 'static,
+    {
+        self.check_telling(name, deadline, move || {
+            let answer = run();
+            async { answer.await.map(|()| "ok".to_owned()) }
+        });
+    }
+
+    /// As [`Self::check`], for a check that has something to tell also when the process is ready.
+    pub fn check_telling<F, A>(&self, name: &'static str, deadline: Duration, run: F)
+    where
+        F: Fn() -> A + Send + Sync + 'static,
+        A: Future<Output = Result<String, String>> + Send + 'static,
     {
         let run = Arc::new(move || -> Answer { Box::pin(run()) });
         let mut checks = self
@@ -149,8 +161,8 @@ impl Report {
             .checks
             .iter()
             .map(|(name, answer)| {
-                let text = answer.as_ref().err().map_or("ok", String::as_str);
-                ((*name).to_owned(), text.into())
+                let (Ok(text) | Err(text)) = answer;
+                ((*name).to_owned(), text.as_str().into())
             })
             .collect();
         let report = serde_json::json!({
