@@ -372,6 +372,14 @@ fn ticks(last_tick_ms: i64, now_ms: i64) -> Result<(), String> {
     Ok(())
 }
 
+/// What the dispatcher has to know of a source.
+fn policy(source: &SourceConfig) -> SourcePolicy {
+    SourcePolicy {
+        reopen: source.reopen,
+        replay_window: source.replay_window,
+    }
+}
+
 fn taken(key: &str, address: std::net::SocketAddr, error: &std::io::Error) -> Failure {
     Failure::Unavailable(format!("can not listen on {key} = {address}: {error}"))
 }
@@ -386,13 +394,5 @@ mod tests {
         assert_eq!(ticks(1_000, 1_000 + DISPATCHER_SILENT_MAX_MS), Ok(()));
         assert_eq!(ticks(1_000, 900), Ok(()), "a clock that was set back");
         assert!(ticks(1_000, 1_001 + DISPATCHER_SILENT_MAX_MS).is_err());
-    }
-}
-
-/// What the dispatcher has to know of a source.
-fn policy(source: &SourceConfig) -> SourcePolicy {
-    SourcePolicy {
-        reopen: source.reopen,
-        replay_window: source.replay_window,
     }
 }
