@@ -40,7 +40,7 @@ pub(crate) struct Inner<L> {
     pub(crate) metrics: Metrics,
     pub(crate) budget: Budget,
     /// There when a source needs them.
-    pub(crate) certificates: Option<Certificates>,
+    pub(crate) certificates: Option<Arc<Certificates>>,
     pub(crate) outage: Outage,
     pub(crate) spool: OnceLock<Spool>,
 }
@@ -102,7 +102,7 @@ impl<L> App<L> {
                 let message = format!("no client can be built to fetch certificates: {error}");
                 vec![Problem::new("sources", message)]
             });
-            Some(made?)
+            Some(Arc::new(made?))
         } else {
             None
         };
@@ -136,6 +136,13 @@ impl<L> App<L> {
 
     pub(crate) fn inner(&self) -> &Inner<L> {
         &self.inner
+    }
+
+    /// Takes certificates from elsewhere. Before the app is cloned.
+    #[cfg(test)]
+    pub(crate) fn with_certificates(mut self, certificates: Arc<Certificates>) -> Self {
+        Arc::get_mut(&mut self.inner).unwrap().certificates = Some(certificates);
+        self
     }
 }
 

@@ -257,4 +257,4 @@ fn is_wanted(entry: &Entry) -> bool {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -435,3 +435,6 @@ fn word(refusal: &Refusal) -> &'static str {
         Refusal::Repeated(_) | Refusal::Missing(_) | Refusal::Malformed(_) => "malformed",
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -53,14 +53,14 @@ struct Served {
     gate: Semaphore,
 }
 
-struct Server {
+pub(crate) struct Server {
     served: Arc<Served>,
-    certificates: Arc<Certificates>,
+    pub(crate) certificates: Arc<Certificates>,
     host: String,
 }
 
 impl Server {
-    async fn start() -> Self {
+    pub(crate) async fn start() -> Self {
         let chain = vec![CertificateDer::from_pem_slice(pem!("tls.pem").as_bytes()).unwrap()];
         let key = PrivateKeyDer::from_pem_slice(pem!("tls.key").as_bytes()).unwrap();
         drop(rustls::crypto::ring::default_provider().install_default());
@@ -107,7 +107,7 @@ impl Server {
         }
     }
 
-    fn url(&self, id: &str) -> String {
+    pub(crate) fn url(&self, id: &str) -> String {
         format!("https://{}{PATH}{id}", self.host)
     }
 
@@ -116,7 +116,7 @@ impl Server {
         self.certificates.get(&self.url(id), deadline, now_ms).await
     }
 
-    fn asked(&self) -> usize {
+    pub(crate) fn asked(&self) -> usize {
         self.served.asked.load(Ordering::SeqCst)
     }
 

@@ -124,4 +124,4 @@ fn instant_ms(time: &str) -> Option<i64> {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -11,6 +11,7 @@ mod outage;
 mod router;
 mod server;
 mod telemetry;
+mod verifiers;
 
 use fake_log::FakeLog;
 use ingest::{App, IngestConfig, SourceConfig, Unsigned, sign};
@@ -30,6 +31,7 @@ pub(crate) fn try_app(
     let directory = tempfile::tempdir().unwrap();
     std::fs::write(directory.path().join("s"), SECRET).unwrap();
     std::fs::write(directory.path().join("not-base64"), "?").unwrap();
+    std::fs::write(directory.path().join("h"), hex::encode(SECRET)).unwrap();
     let sources: BTreeMap<String, SourceConfig> = figment::Figment::from(Toml::string(sources))
         .extract()
         .unwrap();

@@ -30,7 +30,12 @@ static KEY: LazyLock<KeyPair> = LazyLock::new(|| {
 });
 
 /// Signs as PayPal would.
-fn made(time: &str, webhook_id: &str, body: &[u8]) -> Sent {
+pub(crate) fn made_headers(
+    time: &str,
+    webhook_id: &str,
+    certificate_url: &str,
+    body: &[u8],
+) -> Vec<(String, String)> {
     let id = "d938e770-8046-11e6-8103-6b62a8a99ac4";
     let message = format!("{id}|{time}|{webhook_id}|{}", crc32fast::hash(body));
     let mut signature = vec![0; KEY.public().modulus_len()];
@@ -41,16 +46,22 @@ fn made(time: &str, webhook_id: &str, body: &[u8]) -> Sent {
         &mut signature,
     )
     .unwrap();
-    let header = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+    let headers = [
+        (ID, id),
+        (TIME, time),
+        (ALGORITHM, RSA_SHA256),
+        (CERTIFICATE_URL, certificate_url),
+        (SIGNATURE, &STANDARD.encode(signature)),
+    ];
+    headers
+        .map(|(name, value)| (name.to_owned(), value.to_owned()))
+        .to_vec()
+}
+
+fn made(time: &str, webhook_id: &str, body: &[u8]) -> Sent {
     Sent::of(Made {
         query: None,
-        headers: vec![
-            header(ID, id),
-            header(TIME, time),
-            header(ALGORITHM, RSA_SHA256),
-            header(CERTIFICATE_URL, URL),
-            header(SIGNATURE, &STANDARD.encode(signature)),
-        ],
+        headers: made_headers(time, webhook_id, URL, body),
         body: body.to_vec(),
     })
 }
