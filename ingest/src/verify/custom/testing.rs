@@ -134,3 +134,26 @@ pub(in crate::verify) fn tolerance() -> Tolerance {
         future: std::time::Duration::from_secs(60),
     }
 }
+
+#[test]
+fn the_first_secret_that_fits_counts_until_its_end() {
+    let fits = |text: &[u8]| text == b"right";
+    let slot = |texts: &[&str]| super::slot_of(&secrets(texts), NOW_MS, fits);
+    assert_eq!(slot(&["right", "wrong", "right"]), Ok(0));
+    assert_eq!(slot(&["wrong", "right", "wrong"]), Ok(1));
+    assert_eq!(slot(&["wrong"]), Err(Refusal::Mismatch));
+    assert_eq!(slot(&[]), Err(Refusal::Mismatch));
+
+    let directory = tempfile::tempdir().unwrap();
+    std::fs::write(directory.path().join("s"), "right").unwrap();
+    let not_after = jiff::Timestamp::from_millisecond(NOW_MS).unwrap();
+    let place = runtime::SecretRef {
+        env: None,
+        file: Some("s".into()),
+        not_after: Some(not_after),
+    };
+    let ending = [Secret::open(&place, directory.path()).unwrap()];
+    assert_eq!(super::slot_of(&ending, NOW_MS, fits), Ok(0));
+    let after = super::slot_of(&ending, NOW_MS + 1, fits);
+    assert_eq!(after, Err(Refusal::Mismatch));
+}
