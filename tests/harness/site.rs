@@ -24,6 +24,7 @@ pub struct Site {
     dir: TempDir,
     name: String,
     backend: String,
+    ingest: String,
     dispatcher: String,
     destinations: String,
     route: Vec<String>,
@@ -114,6 +115,7 @@ replication_factor = 1
             dir,
             name: format!("e2e-{test}-{short}"),
             backend: String::new(),
+            ingest: String::new(),
             dispatcher: String::new(),
             destinations: String::new(),
             route: Vec::new(),
@@ -145,6 +147,11 @@ retry = {{ base = "{base_s}s", factor = {factor:?}, jitter = {jitter:?}, attempt
         )
         .expect("writing to a string");
         self.route.push(format!("{name:?}"));
+    }
+
+    /// Lines of the section `[ingest]`.
+    pub fn ingest(&mut self, lines: &str) {
+        self.ingest = lines.to_owned();
     }
 
     /// Lines of the section `[dispatcher]`.
@@ -200,6 +207,7 @@ retry = {{ base = "{base_s}s", factor = {factor:?}, jitter = {jitter:?}, attempt
             r#"{backend}
 [ingest]
 listen = "127.0.0.1:{ingest_port}"
+{ingest}
 
 [admin]
 listen = "127.0.0.1:{admin_port}"
@@ -216,6 +224,7 @@ source = "github"
 to = [{route}]
 "#,
             backend = self.backend,
+            ingest = self.ingest,
             dispatcher = self.dispatcher,
             destinations = self.destinations,
             route = self.route.join(", "),

@@ -289,3 +289,58 @@ async fn paused(pause: &mut Duration, stop: &CancellationToken) -> bool {
     *pause = (*pause * 2).min(PAUSE_MAX);
     going_on
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bytes::Bytes;
+    use event_log::Epoch;
+
+    fn record(topic: Topic, offset: i64) -> Event {
+        Event::Record(Received {
+            topic,
+            partition: 0,
+            offset,
+            epoch: Epoch(3),
+            appended_at_ms: 0,
+            key: Bytes::new(),
+            value: Bytes::new(),
+            headers: Vec::new(),
+        })
+    }
+
+    #[test]
+    fn the_watermark_never_passes_an_open_record() {
+        let assigned = Event::Assigned {
+            partition: 0,
+            epoch: Epoch(3),
+        };
+        let events = [
+            assigned,
+            record(WAITING, 7),
+            record(ASIDE, 2),
+            record(WAITING, 8),
+            record(WAITING, 12),
+        ];
+        let mut batch = Batch::new(events.into());
+        let next = |batch: &Batch| {
+            let next = |topic| {
+                let watermarks = batch.watermarks().into_iter();
+                let mut of_topic = watermarks.filter(|watermark| watermark.topic == topic);
+                let next = of_topic.next().map(|watermark| watermark.next_offset);
+                assert!(of_topic.next().is_none());
+                next.expect("one of each topic")
+            };
+            (next(WAITING), next(ASIDE))
+        };
+        assert_eq!(next(&batch), (7, 2));
+        batch.finish(&[false, true, true]);
+        assert_eq!(next(&batch), (7, 3), "8 is finished, 7 is not");
+        batch.finish(&[true]);
+        assert_eq!(next(&batch), (12, 3));
+        batch.finish(&[true]);
+        assert_eq!(next(&batch), (13, 3));
+        assert!(batch.watermarks().iter().all(|w| w.epoch == Epoch(3)));
+        assert!(batch.open.is_empty());
+    }
+}
