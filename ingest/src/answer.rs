@@ -107,10 +107,8 @@ impl Taken {
             Self::Accepted(Some(answer))
             | Self::Spooled(Some(answer))
             | Self::Ignored(Some(answer)) => StatusCode::from_u16(answer.status).unwrap_or(usual),
-            Self::Accepted(None)
-            | Self::Spooled(None)
-            | Self::Ignored(None)
-            | Self::Handshake(_) => usual,
+            Self::Handshake(answered) => StatusCode::from_u16(answered.status).unwrap_or(usual),
+            Self::Accepted(None) | Self::Spooled(None) | Self::Ignored(None) => usual,
         }
     }
 }
@@ -124,9 +122,9 @@ impl IntoResponse for Taken {
             | Self::Ignored(Some(answer)) => {
                 (HeaderValue::from_str(&answer.content_type), answer.body)
             }
-            Self::Handshake(Answered { content_type, body }) => {
-                (Ok(HeaderValue::from_static(content_type)), body)
-            }
+            Self::Handshake(Answered {
+                content_type, body, ..
+            }) => (Ok(HeaderValue::from_static(content_type)), body),
             Self::Accepted(None) | Self::Spooled(None) | Self::Ignored(None) => {
                 return status.into_response();
             }

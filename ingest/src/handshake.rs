@@ -8,7 +8,7 @@ use crate::{
     extract::{form_field, json_text},
     request::Request,
     rule::{Algorithm, Handshake, Reply, Rule, Value},
-    verify::key::mac,
+    verify::{Refusal, key::mac},
 };
 use http::Method;
 use runtime::Secret;
@@ -18,9 +18,11 @@ use subtle::ConstantTimeEq;
 /// Longest value that is sent back, bytes.
 const ECHO_BYTES_MAX: usize = 1_024;
 
-/// What a handshake is answered with; the status is 200.
+/// What a handshake is answered with.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answered {
+    /// HTTP status.
+    pub status: u16,
     /// Media type of the body.
     pub content_type: &'static str,
     /// The body.
@@ -39,16 +41,27 @@ pub fn unsigned(rule: &Rule, token: Option<&Secret>, request: &Request<'_>) -> O
             return None;
         }
     }
-    reply(&handshake.reply, rule, None, request)
+    reply(handshake, rule, None, request)
 }
 
 /// The answer to a request whose signature was made with `secret`; none when it is a webhook.
-pub fn signed(rule: &Rule, secret: Option<&Secret>, request: &Request<'_>) -> Option<Answered> {
-    let handshake = rule
-        .handshake
-        .iter()
-        .find(|handshake| handshake.query.is_none() && is(handshake, rule, request))?;
-    reply(&handshake.reply, rule, secret, request)
+///
+/// # Errors
+/// `Malformed` when it is a handshake without what its answer is made of: it is no webhook either.
+pub fn signed(
+    rule: &Rule,
+    secret: Option<&Secret>,
+    request: &Request<'_>,
+) -> Result<Option<Answered>, Refusal> {
+    let mut handshakes = rule.handshake.iter();
+    let Some(handshake) =
+        handshakes.find(|handshake| handshake.query.is_none() && is(handshake, rule, request))
+    else {
+        return Ok(None);
+    };
+    let answered = reply(handshake, rule, secret, request);
+    let malformed = || Refusal::Malformed("the handshake".to_owned());
+    answered.map(Some).ok_or_else(malformed)
 }
 
 fn is(handshake: &Handshake, rule: &Rule, request: &Request<'_>) -> bool {
@@ -73,21 +86,21 @@ fn is(handshake: &Handshake, rule: &Rule, request: &Request<'_>) -> bool {
 }
 
 fn reply(
-    reply: &Reply,
+    handshake: &Handshake,
     rule: &Rule,
     secret: Option<&Secret>,
     request: &Request<'_>,
 ) -> Option<Answered> {
-    let plain = |text: String| Answered {
-        content_type: "text/plain",
-        body: text,
+    let answered = |content_type, body| Answered {
+        status: handshake.status,
+        content_type,
+        body,
     };
-    Some(match reply {
+    let plain = |text: String| answered("text/plain", text);
+    let json = |text: String| answered("application/json", text);
+    Some(match &handshake.reply {
         Reply::Empty => plain(String::new()),
-        Reply::Constant(json) => Answered {
-            content_type: "application/json",
-            body: json.clone(),
-        },
+        Reply::Constant(text) => json(text.clone()),
         Reply::EchoJson(path) => plain(short(json_text(rule, request, path)?)?),
         Reply::EchoQuery(name) => plain(short(parameter(request, name)?)?),
         Reply::Object(fields) => {
@@ -103,10 +116,7 @@ fn reply(
                 .iter()
                 .map(|(name, of)| Some((name, value(of)?)))
                 .collect();
-            Answered {
-                content_type: "application/json",
-                body: serde_json::to_string(&object?).ok()?,
-            }
+            json(serde_json::to_string(&object?).ok()?)
         }
     })
 }

@@ -323,8 +323,9 @@ fn understand(
         .inspect_err(|refusal| told.verification = word(refusal))?;
     told.verification = "ok";
     let is = match handshake::signed(rule, source.secrets.get(verified.slot), &request) {
-        Some(answered) => Ok(Is::Handshake(answered)),
-        None => to_webhook(source, rule, &request, body, told).map(Is::Webhook),
+        Ok(Some(answered)) => Ok(Is::Handshake(answered)),
+        Ok(None) => to_webhook(source, rule, &request, body, told).map(Is::Webhook),
+        Err(refusal) => Err(refusal),
     };
     Ok(Understood {
         verified: Some(verified),

@@ -9,7 +9,7 @@ mod handshake;
 pub use handshake::{Handshake, Reply, Value};
 
 use serde::Deserialize;
-use std::{collections::BTreeMap, time::Duration};
+use std::{collections::BTreeMap, sync::LazyLock, time::Duration};
 
 /// The presets, readable as they are: see the file.
 const PRESETS: &str = include_str!("presets.toml");
@@ -309,9 +309,12 @@ pub struct Alias {
 /// When the embedded file is broken, which a test excludes.
 pub fn presets() -> Result<BTreeMap<String, Preset>, String> {
     use figment::providers::{Format, Toml};
-    figment::Figment::from(Toml::string(PRESETS))
-        .extract()
-        .map_err(|error| error.to_string())
+    /// Every source asks several times.
+    static READ: LazyLock<Result<BTreeMap<String, Preset>, String>> = LazyLock::new(|| {
+        let read = figment::Figment::from(Toml::string(PRESETS)).extract();
+        read.map_err(|error| error.to_string())
+    });
+    READ.clone()
 }
 
 // === impl Rule ===

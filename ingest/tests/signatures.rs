@@ -24,6 +24,7 @@ struct Vector {
     /// None: `PADDLE`.
     preset: Option<String>,
     signed_at_s: Option<i64>,
+    public_url: Option<String>,
     secret: String,
     body: String,
     headers: BTreeMap<String, String>,
@@ -42,7 +43,7 @@ const PADDLE: &str = r#"
 #[test]
 fn published_vectors_are_accepted_and_no_byte_may_change() {
     let vectors: Vec<Vector> = serde_json::from_str(include_str!("vectors.json")).unwrap();
-    assert_eq!(vectors.len(), 9);
+    assert_eq!(vectors.len(), 14);
     for vector in vectors {
         let rule = match &vector.preset {
             Some(name) => preset(name),
@@ -59,8 +60,13 @@ fn published_vectors_are_accepted_and_no_byte_may_change() {
             .signed_at_s
             .map_or(NOW_MS, |signed_at_s| signed_at_s * 1_000);
         let body = vector.body.as_bytes();
-        let check =
-            |secret: &str, body: &[u8]| verify(&rule, &[secret_of(secret)], &headers, body, now_ms);
+        let check = |secret: &str, body: &[u8]| {
+            let request = Request {
+                public_url: vector.public_url.as_deref(),
+                ..request(&headers, body, now_ms)
+            };
+            verify::verify(&rule, &[secret_of(secret)], &request)
+        };
         assert_eq!(
             check(&vector.secret, body),
             Ok(Verified { slot: 0 }),

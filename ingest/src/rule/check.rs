@@ -1,7 +1,8 @@
 //! What may be wrong with a rule. Checked once, at start, so that reading requests never meets it.
 
 use super::{
-    Algorithm, Encoding, Handshake, IdPlace, Part, Reply, Rule, SignatureRule, TypePlace, Verifier,
+    Algorithm, Encoding, Handshake, IdPlace, Part, Reply, Rule, SignatureRule, TypePlace, Value,
+    Verifier,
 };
 use http::HeaderName;
 use runtime::Problem;
@@ -246,13 +247,32 @@ fn mistake(handshake: &Handshake) -> Option<&'static str> {
         Some("give exactly one of `json`, `form` and `query`")
     } else if handshake.query.is_some() != handshake.token_query.is_some() {
         Some("`query` and `token_query` go together: nothing else protects such a request")
+    } else if !paths(handshake).all(is_path) {
+        Some("`json`, and what the reply is made of, are dotted paths such as event.type")
     } else if handshake.query.is_some() && computes {
         Some("a query has no body to take the reply from")
     } else if handshake.unsigned && (echoes || handshake.query.is_some()) {
         Some("what is not signed may only be answered with nothing or a constant")
+    } else if !(200..300).contains(&handshake.status) {
+        Some("`status` must be from 200 to 299")
+    } else if handshake.status == 204 && handshake.reply != Reply::Empty {
+        Some("an answer with the status 204 has no body: the reply must be \"empty\"")
     } else {
         None
     }
+}
+
+/// Every path of the JSON body that a handshake looks at.
+fn paths(handshake: &Handshake) -> impl Iterator<Item = &str> {
+    let mut paths: Vec<&str> = handshake.json.as_deref().into_iter().collect();
+    match &handshake.reply {
+        Reply::EchoJson(path) => paths.push(path),
+        Reply::Object(fields) => paths.extend(fields.values().map(|value| match value {
+            Value::Json(path) | Value::HmacOfJson(path) => path.as_str(),
+        })),
+        Reply::Empty | Reply::Constant(_) | Reply::EchoQuery(_) => {}
+    }
+    paths.into_iter()
 }
 
 fn is_path(path: &str) -> bool {

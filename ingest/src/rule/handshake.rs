@@ -25,7 +25,10 @@ pub struct Handshake {
     /// The sender does not sign it. Its answer must tell nothing; without this it is answered only when rightly signed.
     #[serde(default)]
     pub unsigned: bool,
-    /// What is answered, with 200.
+    /// HTTP status of the answer, 200 to 299.
+    #[serde(default = "ok")]
+    pub status: u16,
+    /// What is answered.
     pub reply: Reply,
 }
 
@@ -54,4 +57,8 @@ pub enum Value {
     /// HMAC-SHA256 of the text at a dotted path of the JSON body, made with the secret that the request was signed with, as
     /// hexadecimal.
     HmacOfJson(String),
+}
+
+fn ok() -> u16 {
+    200
 }

@@ -7,6 +7,9 @@
 
 mod config;
 mod fake_log;
+mod handshake;
+mod mistakes;
+mod options;
 mod outage;
 mod router;
 mod server;
@@ -21,6 +24,14 @@ use std::collections::BTreeMap;
 pub(crate) const NOW_MS: i64 = 1_700_000_000_000;
 pub(crate) const SECRET: &str = "not-to-be-seen-anywhere";
 
+/// In the file `token`.
+pub(crate) const TOKEN: &str = "the-verify-token";
+/// In the file `public`, and what belongs to it: Ed25519, hexadecimal.
+pub(crate) const PUBLIC_KEY: &str =
+    "03a107bff3ce10be1d70dd18e74bc09967e4d6309ba50d5f1ddc8664125531b8";
+pub(crate) const PRIVATE_KEY: &str =
+    "000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f";
+
 /// An app over `log` with these `[sources]`, whose secret `s` is [`SECRET`].
 pub(crate) fn try_app(
     config: IngestConfig,
@@ -32,6 +43,8 @@ pub(crate) fn try_app(
     std::fs::write(directory.path().join("s"), SECRET).unwrap();
     std::fs::write(directory.path().join("not-base64"), "?").unwrap();
     std::fs::write(directory.path().join("h"), hex::encode(SECRET)).unwrap();
+    std::fs::write(directory.path().join("token"), TOKEN).unwrap();
+    std::fs::write(directory.path().join("public"), PUBLIC_KEY).unwrap();
     let sources: BTreeMap<String, SourceConfig> = figment::Figment::from(Toml::string(sources))
         .extract()
         .unwrap();
