@@ -153,12 +153,12 @@ pub(crate) enum ReconcileCommand {
     #[command(
         long_about = "Find what GitHub has given up or we have lost, and ask for it again.
 
-GitHub gives each webhook one try and keeps it for 3 days (Enterprise Server: 7). This lists the attempts of the hooks in
-[reconcile.<source>], looks each webhook up in the store at the destinations that the routes send it to, and asks GitHub to
-deliver again what the store has never seen: `failed` when no attempt of GitHub succeeded, `unseen` when one did. The oldest
-are asked for first. Nothing is asked for that goes nowhere, that is younger than --settle or that was asked for within
+GitHub gives each webhook one try and keeps it for 3 days (Enterprise Server: 7). This lists the attempts of the hooks in \
+[reconcile.<source>], looks each webhook up in the store at the destinations that the routes send it to, and asks GitHub to \
+deliver again what the store has never seen: `failed` when no attempt of GitHub succeeded, `unseen` when one did. The oldest \
+are asked for first. Nothing is asked for that goes nowhere, that is younger than --settle or that was asked for within \
 --cool-down.",
-        after_help = "Exit codes: 0 all that is missing was asked for, 1 not all (refused, unanswered, rate limit), 64 mistake in the
+        after_help = "Exit codes: 0 all that is missing was asked for, 1 not all (refused, unanswered, rate limit), 64 mistake in the \
 config, 69 GitHub or the store unavailable.
 
 Examples:
