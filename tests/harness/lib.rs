@@ -10,12 +10,14 @@
 //! | [`receiver`] | scripted HTTP receivers; remember every arrival |
 //! | [`dead_letters`] | the dead-letter topic, read by a foreign client |
 //! | [`oracle`] | acknowledged = obligation: lost, doubled, altered, foreign |
+//! | [`peers`] | official libraries, which sign and verify |
 //! | [`payload`] | bodies: generated ones and GitHub's own examples |
 
 pub mod dead_letters;
 pub mod http;
 pub mod oracle;
 pub mod payload;
+pub mod peers;
 pub mod process;
 pub mod receiver;
 pub mod sender;

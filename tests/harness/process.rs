@@ -272,7 +272,7 @@ impl Finished {
     }
 }
 
-async fn ended(child: &mut Child, deadline: Duration) -> Option<ExitStatus> {
+pub(crate) async fn ended(child: &mut Child, deadline: Duration) -> Option<ExitStatus> {
     let end = tokio::time::Instant::now() + deadline;
     loop {
         if let Some(status) = child.try_wait().expect("a child can be waited for") {
@@ -285,7 +285,7 @@ async fn ended(child: &mut Child, deadline: Duration) -> Option<ExitStatus> {
     }
 }
 
-fn end(child: &mut Child) {
+pub(crate) fn end(child: &mut Child) {
     // It may have ended by itself.
     drop(child.kill());
     drop(child.wait());
