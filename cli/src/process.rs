@@ -57,12 +57,14 @@ struct Running {
     readiness: Readiness,
     /// Ingest and dispatcher, by name. None of them ends by itself but for a reason.
     work: JoinSet<(&'static str, Result<(), Failure>)>,
+    /// The process is going to stop; ingest tells its clients.
+    draining: CancellationToken,
     stop: CancellationToken,
 }
 
 /// Runs until a signal asks to stop, or something breaks.
 ///
-/// The order at the end: not ready; wait until balancers have noticed; stop accepting and finish requests, stop reading and
+/// The order at the end: not ready, and clients are told to go; wait until balancers have noticed; stop accepting and finish requests, stop reading and
 /// finish attempts; flush the log; close log and store; send what is left of telemetry; close the admin port.
 ///
 /// # Errors
@@ -194,6 +196,7 @@ impl Running {
             log,
             readiness,
             work: JoinSet::new(),
+            draining: CancellationToken::new(),
             stop: CancellationToken::new(),
         };
         if role.dispatches() {
@@ -227,7 +230,7 @@ impl Running {
             .map_err(|error| taken("ingest.listen", address, &error))?;
         let address = listener.local_addr().unwrap_or(address);
         tracing::info!(%address, path = config.ingest.path_prefix, "receiving webhooks");
-        let stop = self.stop.clone();
+        let (draining, stop) = (self.draining.clone(), self.stop.clone());
         if let Some((spool, drain)) = spool {
             app.spool_to(spool);
             let drained = drain.run(app.clone(), stop.clone());
@@ -240,7 +243,7 @@ impl Running {
             });
         }
         self.work.spawn(async move {
-            let served = ingest::serve(app, listener, stop).await;
+            let served = ingest::serve(app, listener, draining, stop).await;
             (
                 "ingest",
                 served.map_err(|error| Failure::Fatal(error.to_string())),
@@ -301,6 +304,7 @@ impl Running {
             },
         };
         self.readiness.drain();
+        self.draining.cancel();
         if outcome.is_ok() {
             tokio::time::sleep(config.admin.drain_delay).await;
         }

@@ -9,6 +9,7 @@ use crate::{
     outage::Outage,
     rate::Bucket,
     rule::{Answer, Rule, presets},
+    server::Tls,
     spool::Spool,
 };
 use http::{HeaderMap, header};
@@ -43,6 +44,7 @@ pub(crate) struct Inner<L> {
     pub(crate) certificates: Option<Arc<Certificates>>,
     pub(crate) outage: Outage,
     pub(crate) spool: OnceLock<Spool>,
+    pub(crate) tls: Option<Arc<Tls>>,
 }
 
 /// A configured sender.
@@ -66,7 +68,7 @@ pub(crate) struct Source {
 // === impl App ===
 
 impl<L> App<L> {
-    /// Checks the config and opens every secret; relative paths of secrets start at `secrets_base`. Telemetry must have
+    /// Checks the config and opens every secret and certificate; their relative paths start at `secrets_base`. Telemetry must have
     /// been started before, else the metrics count for nobody.
     ///
     /// # Errors
@@ -80,6 +82,14 @@ impl<L> App<L> {
         clock: Clock,
     ) -> Result<Self, Vec<Problem>> {
         let mut problems = config.check("ingest");
+        let tls = config.tls.as_ref();
+        let tls = tls
+            .map(|files| Tls::open(files, secrets_base, "ingest.tls"))
+            .transpose()
+            .unwrap_or_else(|found| {
+                problems.extend(found);
+                None
+            });
         let mut opened = BTreeMap::new();
         for (name, source) in sources {
             let key = format!("sources.{name}");
@@ -121,6 +131,7 @@ impl<L> App<L> {
             certificates,
             outage: Outage::default(),
             spool: OnceLock::new(),
+            tls: tls.map(Arc::new),
         };
         Ok(Self {
             inner: Arc::new(inner),

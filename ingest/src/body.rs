@@ -5,10 +5,14 @@ use axum::body::Body;
 use bytes::{Bytes, BytesMut};
 use http_body::Body as _;
 use http_body_util::BodyExt;
-use std::sync::{
-    Arc,
-    atomic::{AtomicUsize, Ordering},
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
 };
+use tokio::time::{Instant, timeout_at};
 
 /// Bytes of bodies that may be held at once, over all requests.
 #[derive(Clone, Debug)]
@@ -25,10 +29,21 @@ pub(crate) struct Share {
     gauge: InFlight,
 }
 
+/// How fast a body has to arrive, on average.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Pace {
+    pub(crate) since: Instant,
+    /// Nothing has to have arrived within this time.
+    pub(crate) grace: Duration,
+    /// Afterwards, so many for each second. Above zero.
+    pub(crate) bytes_per_second_min: u64,
+}
+
 /// Reads `body` whole. Bytes are counted as they arrive, so that a mere promise of a long body takes nothing from others.
 pub(crate) async fn collect(
     mut body: Body,
     bytes_max: usize,
+    pace: Pace,
     share: &mut Share,
 ) -> Result<Bytes, Refused> {
     let promised = usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX);
@@ -40,7 +55,11 @@ pub(crate) async fn collect(
     }
     let mut first = Bytes::new();
     let mut rest = BytesMut::new();
-    while let Some(frame) = body.frame().await {
+    loop {
+        let next = timeout_at(pace.enough_until(first.len() + rest.len()), body.frame());
+        let Some(frame) = next.await.map_err(|_elapsed| Refused::Slow)? else {
+            break;
+        };
         let Ok(frame) = frame else {
             return Err(Refused::BrokenOff);
         };
@@ -70,6 +89,17 @@ pub(crate) async fn collect(
     } else {
         rest.freeze()
     })
+}
+
+// === impl Pace ===
+
+impl Pace {
+    /// When more has to have arrived than these `bytes`.
+    fn enough_until(&self, bytes: usize) -> Instant {
+        let bytes = u64::try_from(bytes).unwrap_or(u64::MAX);
+        let millis = bytes.saturating_mul(1_000) / self.bytes_per_second_min.max(1);
+        self.since + self.grace + Duration::from_millis(millis)
+    }
 }
 
 // === impl Budget ===

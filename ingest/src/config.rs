@@ -4,11 +4,13 @@ use crate::{
     RateLimit, SpoolConfig,
     rule::{self, Answer, IdPlace, Rule, Tolerance, TypePlace},
 };
+use ipnet::IpNet;
 use runtime::{Problem, SecretRef};
 use schemas::Reopen;
 use serde::Deserialize;
 use std::{
     net::{Ipv4Addr, SocketAddr},
+    path::PathBuf,
     time::Duration,
 };
 
@@ -27,18 +29,46 @@ pub struct IngestConfig {
     pub listen: SocketAddr,
     /// What stands before `/<source>` in the path.
     pub path_prefix: String,
-    /// A request's head must be complete within this time; an idle connection is closed after it.
+    /// A request's head must be complete within this time from its first byte, the first of a connection from the accept on.
+    /// Also: what comes before it (PROXY header, TLS handshake); how long an HTTP/2 client may leave a ping unanswered.
     #[serde(with = "humantime_serde")]
     pub header_timeout: Duration,
+    /// A connection without a request under way is closed after this time. Longer than the time after which a balancer in
+    /// front closes its idle connections (often 60 s), else it may send a request into one that is just being closed.
+    #[serde(with = "humantime_serde")]
+    pub idle_timeout: Duration,
     /// A request's body must be complete within this time (and within the source's deadline).
     #[serde(with = "humantime_serde")]
     pub body_timeout: Duration,
-    /// A connection is cut off when its client has read nothing of what waits to be sent for this time. Keep it well below
+    /// After a grace of `body_grace`, a body must have arrived with at least this many bytes a second on average.
+    pub body_bytes_per_second_min: u64,
+    /// See `body_bytes_per_second_min`.
+    #[serde(with = "humantime_serde")]
+    pub body_grace: Duration,
+    /// A client must have taken an answer within this time, whole; else its connection is cut off. Keep it well below
     /// `drain`: at the end such a client is waited for as well.
     #[serde(with = "humantime_serde")]
     pub write_timeout: Duration,
-    /// Connections served at once; further ones wait to be accepted.
+    /// Connections served at once. For a further one, the connection that has waited longest for a request (a second at least)
+    /// is closed; while there is none, new ones wait.
     pub connections_max: usize,
+    /// Connections of one client address at once, an IPv6 /64 counting as one; further ones are closed at once. None: no such
+    /// limit, since behind a balancer that does not use the PROXY protocol all clients have its address. Addresses in
+    /// `trusted_proxies` are not limited, unless they name the client by the PROXY protocol: then that one counts.
+    pub connections_per_address_max: Option<usize>,
+    /// Requests on one connection; the last is answered with `connection: close` or followed by a GOAWAY.
+    pub requests_per_connection_max: usize,
+    /// A connection older than this is closed at its next answer, so that clients spread over processes that were added.
+    #[serde(with = "humantime_serde")]
+    pub connection_age_max: Duration,
+    /// Every connection begins with a PROXY protocol header, version 1 or 2, and comes from `trusted_proxies`; all others
+    /// are closed. The client's address is taken from it, and `X-Forwarded-For` is not looked at.
+    pub proxy_protocol: bool,
+    /// Networks of the proxies in front. Without the PROXY protocol, the client of a request from one of them is the
+    /// right-most address in `X-Forwarded-For` that is not one of them.
+    pub trusted_proxies: Vec<IpNet>,
+    /// TLS at this port; none: plain HTTP.
+    pub tls: Option<TlsConfig>,
     /// Bytes of bodies held at once; a request beyond them is answered 503.
     pub in_flight_bytes_max: usize,
     /// Requests under way may take this long after the shutdown began.
@@ -46,6 +76,16 @@ pub struct IngestConfig {
     pub drain: Duration,
     /// Where webhooks wait that the log does not take. None: they are refused.
     pub spool: Option<SpoolConfig>,
+}
+
+/// `[ingest.tls]`: files in PEM, relative to the config file; read again when they change.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TlsConfig {
+    /// The certificate, and those between it and the authority.
+    pub cert: PathBuf,
+    /// Its private key.
+    pub key: PathBuf,
 }
 
 /// `[sources.<name>]`: one sender.
@@ -112,9 +152,18 @@ impl Default for IngestConfig {
             listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 8080)),
             path_prefix: "/hooks".to_owned(),
             header_timeout: Duration::from_secs(10),
+            idle_timeout: Duration::from_secs(75),
             body_timeout: Duration::from_secs(30),
+            body_bytes_per_second_min: 1_024,
+            body_grace: Duration::from_secs(5),
             write_timeout: Duration::from_secs(10),
             connections_max: 1_024,
+            connections_per_address_max: None,
+            requests_per_connection_max: 10_000,
+            connection_age_max: Duration::from_secs(600),
+            proxy_protocol: false,
+            trusted_proxies: Vec::new(),
+            tls: None,
             in_flight_bytes_max: 64 << 20,
             drain: Duration::from_secs(20),
             spool: None,
@@ -135,7 +184,9 @@ impl IngestConfig {
         }
         for (field, duration) in [
             ("header_timeout", self.header_timeout),
+            ("idle_timeout", self.idle_timeout),
             ("body_timeout", self.body_timeout),
+            ("body_grace", self.body_grace),
             ("write_timeout", self.write_timeout),
             ("drain", self.drain),
         ] {
@@ -145,6 +196,14 @@ impl IngestConfig {
         }
         for (field, value) in [
             ("connections_max", self.connections_max),
+            (
+                "connections_per_address_max",
+                self.connections_per_address_max.unwrap_or(1),
+            ),
+            (
+                "requests_per_connection_max",
+                self.requests_per_connection_max,
+            ),
             ("in_flight_bytes_max", self.in_flight_bytes_max),
         ] {
             // The permits of a semaphore end below this.
@@ -154,6 +213,18 @@ impl IngestConfig {
         }
         if let Some(spool) = &self.spool {
             problems.extend(spool.check(&format!("{key}.spool")));
+        if self.body_bytes_per_second_min == 0 {
+            let key = format!("{key}.body_bytes_per_second_min");
+            problems.push(Problem::new(key, "must be at least 1"));
+        }
+        let day = Duration::from_secs(86_400);
+        if self.connection_age_max.is_zero() || self.connection_age_max > day {
+            let key = format!("{key}.connection_age_max");
+            problems.push(Problem::new(key, "must be above zero and at most a day"));
+        }
+        if self.proxy_protocol && self.trusted_proxies.is_empty() {
+            let message = "name the networks of the proxies: anybody could write a PROXY header";
+            problems.push(Problem::new(format!("{key}.trusted_proxies"), message));
         }
         problems
     }

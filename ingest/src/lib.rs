@@ -26,7 +26,7 @@ mod spool;
 pub mod verify;
 
 pub use app::{App, rule_for};
-pub use config::{IngestConfig, SourceConfig};
+pub use config::{IngestConfig, SourceConfig, TlsConfig};
 pub use rate::RateLimit;
 pub use request::Request;
 pub use rule::Rule;

@@ -15,6 +15,7 @@ pub(crate) struct Metrics {
     produce_inflight: UpDownCounter<i64>,
     in_flight_bytes: UpDownCounter<i64>,
     connections: UpDownCounter<i64>,
+    connections_refused: Counter<u64>,
     secret_match: Counter<u64>,
 }
 
@@ -58,6 +59,10 @@ impl Metrics {
                 .i64_up_down_counter("fencepost_ingest_connections")
                 .with_description("Open connections")
                 .build(),
+            connections_refused: meter
+                .u64_counter("fencepost_ingest_connections_refused")
+                .with_description("Connections closed before a request was read, by reason")
+                .build(),
             secret_match: meter
                 .u64_counter("fencepost_ingest_secret_match")
                 .with_description("Verified requests by source and slot of the secret that fitted")
@@ -95,6 +100,12 @@ impl Metrics {
 
     pub(crate) fn connection(&self) -> InFlight {
         InFlight::new(&self.connections)
+    }
+
+    /// One connection that is not served, or no longer.
+    pub(crate) fn connection_refused(&self, reason: &'static str) {
+        self.connections_refused
+            .add(1, &[KeyValue::new("reason", reason)]);
     }
 
     pub(crate) fn holding_bytes(&self) -> InFlight {

@@ -7,13 +7,14 @@
 use crate::{
     answer::{Refused, Taken},
     app::{App, Inner, Source},
-    body::collect,
+    body::{Pace, collect},
     certificates::{Certificate, NoCertificate},
     extract::{delivery_id, event_type},
     hand_over::{self, Place},
     handshake::{self, Answered},
     pass_on::pass_on,
     rule::Rule,
+    server::Client,
     verify::{Refusal, Verified, certificate_url, paypal, verify_with},
 };
 use axum::{
@@ -24,7 +25,7 @@ use bytes::Bytes;
 use event_log::{EventLog, Headers, Record};
 use http::{Method, Request, header, request::Parts};
 use schemas::{Topic, Webhook, header as names};
-use std::sync::Arc;
+use std::{net::IpAddr, sync::Arc};
 use tokio::time::{Instant, timeout_at};
 use tracing::{Instrument, Span, field::Empty};
 
@@ -45,6 +46,8 @@ struct Told {
     delivery_id: String,
     event_type: String,
     verification: &'static str,
+    /// Whose request it is; none when it did not come over a port.
+    client: Option<IpAddr>,
 }
 
 /// Answers one request to `/<prefix>/<source_name>`.
@@ -75,6 +78,7 @@ pub(crate) async fn receive<L: EventLog>(
     let (parts, body) = request.into_parts();
     let mut told = Told {
         verification: "none",
+        client: parts.extensions.get().map(|Client(address)| *address),
         ..Told::default()
     };
     let taken = take(inner, source, parts, body, arrival, &mut told)
@@ -138,7 +142,12 @@ async fn take<L: EventLog>(
     let deadline = arrival.at + source.deadline;
     let body_deadline = deadline.min(arrival.at + inner.config.body_timeout);
     let mut share = inner.budget.share(inner.metrics.holding_bytes());
-    let collected = collect(body, source.body_bytes_max, &mut share);
+    let pace = Pace {
+        since: arrival.at,
+        grace: inner.config.body_grace,
+        bytes_per_second_min: inner.config.body_bytes_per_second_min,
+    };
+    let collected = collect(body, source.body_bytes_max, pace, &mut share);
     let body = match timeout_at(body_deadline, collected).await {
         Ok(collected) => collected?,
         Err(_) => return Err(Refused::Slow),
@@ -406,6 +415,7 @@ fn finish<L>(
                 delivery_id = told.delivery_id,
                 event_type = told.event_type,
                 verification = told.verification,
+                client = told.client.map(tracing::field::display),
                 outcome,
                 status = status.as_u16(),
                 cause,

@@ -13,6 +13,11 @@ mod options;
 mod outage;
 mod router;
 mod server;
+mod server_connections;
+mod server_heads;
+mod server_http2;
+mod server_proxy;
+mod server_tls;
 mod telemetry;
 mod verifiers;
 

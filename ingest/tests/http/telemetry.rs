@@ -12,16 +12,24 @@ use std::{
     sync::{Arc, Mutex},
 };
 use tower::ServiceExt;
+use tracing::subscriber::DefaultGuard;
 use tracing_subscriber::{fmt::MakeWriter, layer::SubscriberExt};
 
 const REMOTE: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
 const BODY: &str = "{\"action\":\"in-the-body\",\"secret\":\"of-the-body\"}";
 
 #[derive(Clone, Default)]
-struct Lines(Arc<Mutex<Vec<u8>>>);
+pub(crate) struct Lines(Arc<Mutex<Vec<u8>>>);
 
 impl Lines {
-    fn text(&self) -> String {
+    /// Collects what this thread logs, until the guard is dropped.
+    pub(crate) fn collect(&self) -> DefaultGuard {
+        let layer = tracing_subscriber::fmt::layer().json();
+        let subscriber = tracing_subscriber::registry().with(layer.with_writer(self.clone()));
+        tracing::subscriber::set_default(subscriber)
+    }
+
+    pub(crate) fn text(&self) -> String {
         String::from_utf8(self.0.lock().unwrap().clone()).unwrap()
     }
 }
