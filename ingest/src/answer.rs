@@ -292,6 +292,10 @@ impl IntoResponse for Refused {
             StatusCode::METHOD_NOT_ALLOWED => {
                 headers.insert(header::ALLOW, HeaderValue::from_static("POST"));
             }
+            // Where such a body ends is anybody's guess (RFC 9112 section 6.1).
+            StatusCode::BAD_REQUEST if matches!(self, Self::Coded) => {
+                headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
+            }
             _ => {}
         }
         response

@@ -93,7 +93,12 @@ async fn open(shared: &Arc<Shared>, accepted: Accepted) -> Result<(), NotServed>
         counted = Some(shared.addresses.enter(peer).ok_or(NotServed::PerAddress)?);
     }
     let Some(tls) = &shared.tls else {
-        let Ok(version) = timeout_at(deadline, stream.version()).await else {
+        let version = tokio::select! {
+            biased;
+            version = timeout_at(deadline, stream.version()) => version,
+            () = shared.shutdown.cancelled() => return Ok(()),
+        };
+        let Ok(version) = version else {
             return Ok(());
         };
         talk(shared, stream, version, peer, life).await;

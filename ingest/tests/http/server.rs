@@ -76,12 +76,11 @@ pub(crate) async fn send(stream: &mut TcpStream, text: &str) {
 /// Everything until the server closes the connection.
 pub(crate) async fn rest(stream: &mut TcpStream) -> String {
     let mut text = Vec::new();
+    let read = timeout(PATIENCE, stream.read_to_end(&mut text)).await;
     // A reset ends the connection as well.
-    drop(
-        timeout(PATIENCE, stream.read_to_end(&mut text))
-            .await
-            .unwrap(),
-    );
+    if read.is_err() {
+        panic!("still open after {}", String::from_utf8_lossy(&text));
+    }
     String::from_utf8(text).unwrap()
 }
 

@@ -5,6 +5,7 @@ use crate::{
     server::{answer, head, rest, send, start, whole},
 };
 use ingest::IngestConfig;
+use tokio::io::AsyncWriteExt;
 
 /// What a proxy in front and we could understand differently must not be answered as if it were clear, and nothing behind it
 /// may be taken for a request.
@@ -52,19 +53,15 @@ async fn what_could_smuggle_a_request_is_refused() {
             let (first, second) = text.split_at(cut);
             send(&mut stream, first).await;
             tokio::task::yield_now().await;
-            // It may have been refused already.
-            use tokio::io::AsyncWriteExt;
+            // It may have been refused already; bytes that were not read reset the connection, and that swallows the answer.
             drop(stream.write_all(second.as_bytes()).await);
             let said = rest(&mut stream).await;
+            let swallowed = said.is_empty() && !second.is_empty();
             assert!(
-                said.is_empty() || said.starts_with("HTTP/1.1 400 "),
-                "{lines:?}: {said}"
+                swallowed || said.starts_with("HTTP/1.1 400 "),
+                "{lines:?} {body:?}: {said}"
             );
-            assert_eq!(
-                said.matches("HTTP/1.1 ").count().max(1),
-                1,
-                "{lines:?}: {said}"
-            );
+            assert!(said.matches("HTTP/1.1 ").count() <= 1, "{lines:?}: {said}");
         }
     }
     assert_eq!(log.asked(), []);
@@ -156,7 +153,6 @@ async fn a_head_with_too_many_lines_is_refused() {
     for lines in [101, 10_000] {
         let mut stream = running.connect().await;
         let text = head(b"{}", &"x: y\r\n".repeat(lines));
-        use tokio::io::AsyncWriteExt;
         drop(stream.write_all(text.as_bytes()).await);
         let said = rest(&mut stream).await;
         assert!(

@@ -7,7 +7,10 @@ use crate::{
     signed,
 };
 use bytes::Bytes;
-use h2::client::{self, SendRequest};
+use h2::{
+    RecvStream,
+    client::{self, ResponseFuture, SendRequest},
+};
 use http::{Request, Response};
 use ingest::IngestConfig;
 use std::time::Duration;
@@ -39,10 +42,7 @@ async fn client(running: &Running) -> (SendRequest<Bytes>, JoinHandle<Result<(),
 }
 
 /// A webhook, answered some time.
-async fn post(
-    client: &mut SendRequest<Bytes>,
-    body: &[u8],
-) -> Result<h2::client::ResponseFuture, h2::Error> {
+async fn post(client: &mut SendRequest<Bytes>, body: &[u8]) -> Result<ResponseFuture, h2::Error> {
     let mut request = Request::post("http://h/hooks/github");
     for (name, value) in signed(body) {
         request = request.header(name, value);
@@ -53,7 +53,7 @@ async fn post(
     Ok(answer)
 }
 
-async fn status(answer: h2::client::ResponseFuture) -> Response<h2::RecvStream> {
+async fn status(answer: ResponseFuture) -> Response<RecvStream> {
     timeout(PATIENCE, answer).await.unwrap().unwrap()
 }
 
