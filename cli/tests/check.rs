@@ -104,7 +104,7 @@ fn a_good_config_is_summed_up() {
 }
 
 /// Place in [`GOOD`], line put there, key of the mistake, part of its message.
-const MISTAKES: [(&str, &str, &str, &str); 29] = [
+const MISTAKES: [(&str, &str, &str, &str); 35] = [
     // Form: types, unknown keys, unknown variants.
     (
         "# log",
@@ -163,6 +163,42 @@ const MISTAKES: [(&str, &str, &str, &str); 29] = [
         "path_prefix = \"hooks\"",
         "ingest.path_prefix",
         "/hooks",
+    ),
+    (
+        "# ingest",
+        "proxy_protocol = true",
+        "ingest.trusted_proxies",
+        "name the networks",
+    ),
+    (
+        "# ingest",
+        "trusted_proxies = [\"10.0.0.0/33\"]",
+        "ingest.trusted_proxies.0",
+        "invalid",
+    ),
+    (
+        "# ingest",
+        "connections_per_address_max = 0",
+        "ingest.connections_per_address_max",
+        "at least 1",
+    ),
+    (
+        "# ingest",
+        "connection_age_max = \"2d\"",
+        "ingest.connection_age_max",
+        "at most a day",
+    ),
+    (
+        "# ingest",
+        "[ingest.tls]\ncert = \"secret\"\nkey = \"secret\"",
+        "ingest.tls.cert",
+        "no certificate",
+    ),
+    (
+        "# ingest",
+        "[ingest.tls]\ncert = \"none\"\nkey = \"secret\"",
+        "ingest.tls.cert",
+        "can not read",
     ),
     (
         "# destination",

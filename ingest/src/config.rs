@@ -213,6 +213,7 @@ impl IngestConfig {
         }
         if let Some(spool) = &self.spool {
             problems.extend(spool.check(&format!("{key}.spool")));
+        }
         if self.body_bytes_per_second_min == 0 {
             let key = format!("{key}.body_bytes_per_second_min");
             problems.push(Problem::new(key, "must be at least 1"));

@@ -18,7 +18,7 @@ use tokio::{
 /// A connection may wait this long for its next request before it can be closed for another's sake: a client that sends
 /// one webhook after the other is never the one.
 const WAITING_MIN: Duration = Duration::from_secs(1);
-/// How often it is looked for one that may be closed.
+/// How often it is looked for one that may be closed, while there is none.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 #[derive(Clone, Debug)]
@@ -50,15 +50,16 @@ impl Room {
 
     /// A place for `life`, as soon as there is one; `closed` is told of each connection that is cut off for it. Cancel-safe.
     pub(super) async fn enter(&self, life: &Arc<Life>, closed: impl Fn()) -> Option<Place> {
+        let permits = || Arc::clone(&self.permits);
         loop {
-            let permit = Arc::clone(&self.permits).acquire_owned();
-            match timeout(LOOK_EVERY, permit).await {
-                Ok(permit) => return Some(self.take(life, permit.ok()?)),
-                Err(_) => {
-                    if self.make(Instant::now()) {
-                        closed();
-                    }
-                }
+            if let Ok(permit) = permits().try_acquire_owned() {
+                return Some(self.take(life, permit));
+            }
+            if self.make(Instant::now()) {
+                closed();
+            }
+            if let Ok(permit) = timeout(LOOK_EVERY, permits().acquire_owned()).await {
+                return Some(self.take(life, permit.ok()?));
             }
         }
     }

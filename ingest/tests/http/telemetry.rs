@@ -89,6 +89,7 @@ async fn requests_are_counted_logged_and_traced_and_nothing_secret_is() {
 
     told_and_nothing_secret(&lines.text());
     begins_a_trace(&log);
+    one_connection_refused().await;
     // Other tests of this process are counted too.
     let metrics = telemetry.metrics().render().unwrap();
     for start in [
@@ -98,6 +99,7 @@ async fn requests_are_counted_logged_and_traced_and_nothing_secret_is() {
         "fencepost_ingest_secret_match_total{slot=\"0\",source=\"github\"",
         "fencepost_ingest_ack_seconds_count{source=\"github\"",
         "fencepost_ingest_body_bytes_count{source=\"github\"",
+        "fencepost_ingest_connections_refused_total{reason=\"proxy_protocol\"",
     ] {
         assert!(
             metrics.lines().any(|line| line.starts_with(start)),
@@ -106,6 +108,18 @@ async fn requests_are_counted_logged_and_traced_and_nothing_secret_is() {
     }
     assert!(metrics.contains("fencepost_ingest_in_flight_bytes"));
     assert!(!metrics.contains("some-scan"));
+}
+
+async fn one_connection_refused() {
+    let config = IngestConfig {
+        proxy_protocol: true,
+        trusted_proxies: vec!["10.0.0.0/8".parse().unwrap()],
+        ..IngestConfig::default()
+    };
+    let running = crate::server::start(config, &FakeLog::new()).await;
+    let mut stream = running.connect().await;
+    assert_eq!(crate::server::rest(&mut stream).await, "");
+    running.stop().await;
 }
 
 fn told_and_nothing_secret(text: &str) {
