@@ -168,7 +168,7 @@ impl<L> Clone for App<L> {
 // === impl Source ===
 
 impl Source {
-    fn open(
+    pub(crate) fn open(
         name: &str,
         config: SourceConfig,
         at: &str,

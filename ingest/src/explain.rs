@@ -1,14 +1,21 @@
 //! Why a captured request passes or fails, step by step, for people. Takes the same steps as [`crate::verify`]; tells no secret
 //! and nothing that could be used as one.
 
+mod hide;
+mod hint;
+mod trial;
+
+pub use hide::hide;
+pub use trial::{Judged, Trial};
+
 use crate::{
     extract::{delivery_id, event_type},
     request::Request,
-    rule::{Algorithm, Rule, SignatureRule, TimestampRule},
+    rule::{Algorithm, IdPlace, Rule, SignatureRule, TimestampRule, TypePlace},
     verify::{Reading, Refusal, Tried, Verified, in_time, signed_at_ms, tried, verify},
 };
+use humantime_serde::re::humantime::format_duration;
 use runtime::Secret;
-use std::borrow::Cow;
 
 /// Of the signed bytes this many are shown from each end.
 const SHOWN_BYTES: usize = 160;
@@ -42,6 +49,12 @@ pub struct Explanation {
     pub steps: Vec<Step>,
     /// As [`verify`] says it.
     pub result: Result<Verified, Refusal>,
+    /// When the request says that it was signed, milliseconds since the Unix epoch, where that can be read.
+    pub signed_at_ms: Option<i64>,
+    /// The sender's id of the delivery, or why there is none.
+    pub delivery_id: Result<String, Refusal>,
+    /// The event type; empty when the sender has none.
+    pub event_type: Result<String, Refusal>,
 }
 
 /// Explains what [`verify`] says of the request, and what delivery id and event type it has. `rule` is the variant that the
@@ -54,41 +67,67 @@ pub fn explain(
 ) -> Explanation {
     let result = verify(rule, secrets, request);
     let mut steps = Vec::new();
+    let mut signed_at_ms = None;
     match &rule.signature {
-        Some(signature) => explain_signature(rule, signature, secrets, request, &mut steps),
-        None => steps.push(step(
-            if result.is_ok() {
-                Mark::Good
-            } else {
-                Mark::Bad
-            },
-            "verifier",
-            match &result {
-                Ok(verified) => format!("the secret in slot {} fits", verified.slot),
-                Err(refusal) => refusal.to_string(),
-            },
-        )),
+        Some(signature) => {
+            signed_at_ms = explain_signature(rule, signature, secrets, request, &mut steps);
+        }
+        None => steps.push(match &result {
+            Ok(verified) => {
+                let text = format!("the secret in slot {} fits", verified.slot);
+                step(Mark::Good, "verifier", text)
+            }
+            Err(refusal) => step(Mark::Bad, "verifier", refusal.to_string()),
+        }),
     }
-    for (what, found) in [
-        ("delivery id", delivery_id(rule, source, request)),
-        ("event type", event_type(rule, request)),
-    ] {
-        steps.push(match found {
-            Ok(text) if text.is_empty() => step(Mark::Note, what, "none".to_owned()),
-            Ok(text) => step(Mark::Good, what, text),
-            Err(refusal) => step(Mark::Bad, what, refusal.to_string()),
-        });
+    if !signed_rightly(&result) {
+        let hints = hint::hints(rule, secrets, request);
+        steps.extend(hints.into_iter().map(|text| step(Mark::Note, "hint", text)));
     }
-    Explanation { steps, result }
+    let delivery_id = delivery_id(rule, source, request);
+    let event_type = event_type(rule, request);
+    steps.push(named(
+        "delivery id",
+        &delivery_id,
+        id_place(rule, source, request),
+    ));
+    steps.push(named("event type", &event_type, type_place(rule, request)));
+    for step in &mut steps {
+        step.text = hidden(rule, secrets, &step.text);
+    }
+    Explanation {
+        steps,
+        result,
+        signed_at_ms,
+        delivery_id,
+        event_type,
+    }
 }
 
+/// Whether a secret fits, at whatever time.
+fn signed_rightly(result: &Result<Verified, Refusal>) -> bool {
+    matches!(result, Ok(_) | Err(Refusal::Stale | Refusal::Early))
+}
+
+fn named(what: &'static str, found: &Result<String, Refusal>, place: Option<String>) -> Step {
+    match found {
+        Ok(text) if text.is_empty() => step(Mark::Note, what, "none".to_owned()),
+        Ok(text) => {
+            let place = place.map_or_else(String::new, |place| format!(" ({place})"));
+            step(Mark::Good, what, format!("{text}{place}"))
+        }
+        Err(refusal) => step(Mark::Bad, what, refusal.to_string()),
+    }
+}
+
+/// Pushes the steps of the signature; returns when the request says that it was signed.
 fn explain_signature(
     rule: &Rule,
     signature: &SignatureRule,
     secrets: &[Secret],
     request: &Request<'_>,
     steps: &mut Vec<Step>,
-) {
+) -> Option<i64> {
     let reading = match Reading::of(rule, signature, request) {
         Ok(reading) => reading,
         Err(refusal) => {
@@ -98,35 +137,13 @@ fn explain_signature(
                 refusal.to_string()
             };
             steps.push(step(Mark::Bad, "headers", text));
-            return;
+            return None;
         }
     };
-    let (found, bad) = (
-        reading.signatures.candidates.len(),
-        reading.signatures.undecodable,
-    );
-    let mut text = format!("{found} in {}", signature.header);
-    if bad > 0 {
-        text.push_str(&format!(
-            "; {bad} more not written as {}",
-            encoding(signature)
-        ));
-    }
-    if found == 0
-        && let Some(field) = &signature.field
-    {
-        text.push_str(&format!("; looked for items named {field}"));
-    } else if found == 0 && !signature.prefix.is_empty() {
-        text.push_str(&format!("; looked for the prefix {}", signature.prefix));
-    }
-    let mark = if found > 0 { Mark::Good } else { Mark::Bad };
-    steps.push(step(mark, "signatures", text));
+    steps.push(explain_header(signature, &reading));
     if rule.algorithm != Algorithm::Token {
-        steps.push(step(
-            Mark::Note,
-            "signed bytes",
-            shown(&reading.parts.concat()),
-        ));
+        let signed = hide(rule, secrets, &reading.parts.concat());
+        steps.push(step(Mark::Note, "signed bytes", shown(&signed)));
     }
     let outcomes = tried(rule, secrets, &reading, request.received_at_ms);
     let fits = outcomes.contains(&Tried::Fits);
@@ -143,31 +160,55 @@ fn explain_signature(
     if secrets.is_empty() {
         steps.push(step(Mark::Bad, "secret", "there is none".to_owned()));
     }
-    if !fits && let Some(hint) = hint(rule, signature, secrets, request) {
-        steps.push(step(Mark::Note, "hint", hint.to_owned()));
+    let place = rule.timestamp.as_ref()?;
+    let at_ms = signed_at_ms(rule, place, reading.timestamp, request);
+    steps.push(explain_time(rule, place, &at_ms, request));
+    at_ms.ok()
+}
+
+fn explain_header(signature: &SignatureRule, reading: &Reading<'_>) -> Step {
+    let found = reading.signatures.candidates.len();
+    let bad = reading.signatures.undecodable;
+    let mut text = format!("{found} in {}", signature.header);
+    if bad > 0 {
+        text.push_str(&format!(
+            "; {bad} more not written as {}",
+            encoding(signature)
+        ));
+    } else if found == 0
+        && let Some(field) = &signature.field
+    {
+        text.push_str(&format!("; looked for items named {field}"));
+    } else if found == 0 && !signature.prefix.is_empty() {
+        text.push_str(&format!("; looked for the prefix {}", signature.prefix));
     }
-    if let Some(place) = &rule.timestamp {
-        steps.push(explain_time(rule, place, reading.timestamp, request));
-    }
+    let mark = if found > 0 { Mark::Good } else { Mark::Bad };
+    step(mark, "signatures", text)
 }
 
 fn explain_time(
     rule: &Rule,
     place: &TimestampRule,
-    timestamp: Option<&str>,
+    at_ms: &Result<i64, Refusal>,
     request: &Request<'_>,
 ) -> Step {
-    let at_ms = match signed_at_ms(rule, place, timestamp, request) {
-        Ok(at_ms) => at_ms,
+    let at_ms = match at_ms {
+        Ok(at_ms) => *at_ms,
         Err(refusal) => return step(Mark::Bad, "timestamp", refusal.to_string()),
     };
     let at = jiff::Timestamp::from_millisecond(at_ms)
         .map_or_else(|_| "out of range".to_owned(), |at| at.to_string());
     let age_s = request.received_at_ms.saturating_sub(at_ms) / 1_000;
+    let (side, tolerance) = if age_s < 0 {
+        ("after", rule.tolerance.future)
+    } else {
+        ("before", rule.tolerance.past)
+    };
     let text = format!(
-        "{at}, {} s {} the receipt",
+        "{at} ({}), {} s {side} the receipt; at most {} are taken",
+        time_place(place),
         age_s.unsigned_abs(),
-        if age_s < 0 { "after" } else { "before" }
+        format_duration(tolerance),
     );
     match in_time(at_ms, request.received_at_ms, rule.tolerance) {
         Ok(()) => step(Mark::Good, "timestamp", text),
@@ -175,33 +216,69 @@ fn explain_time(
     }
 }
 
-/// What often went wrong on the way to the file: the request would pass with another end of its body.
-fn hint(
-    rule: &Rule,
-    signature: &SignatureRule,
-    secrets: &[Secret],
-    request: &Request<'_>,
-) -> Option<&'static str> {
-    let fits = |body: &[u8]| {
-        let request = Request { body, ..*request };
-        let reading = Reading::of(rule, signature, &request);
-        reading.is_ok_and(|reading| {
-            tried(rule, secrets, &reading, request.received_at_ms).contains(&Tried::Fits)
-        })
-    };
-    let body = request.body;
-    let shorter = body
-        .strip_suffix(b"\n")
-        .map(|rest| rest.strip_suffix(b"\r").unwrap_or(rest));
-    if shorter.is_some_and(fits) {
-        return Some(
-            "it fits without the line end at the end of the body: was it added by an editor?",
-        );
+fn time_place(place: &TimestampRule) -> String {
+    match (&place.header, &place.field, &place.json) {
+        (Some(name), ..) => format!("header {name}"),
+        (None, Some(name), _) => format!("{name}= of the signature"),
+        (None, None, Some(path)) => format!("{path} of the body"),
+        (None, None, None) => "nowhere".to_owned(),
     }
-    if fits(&[body, b"\n"].concat()) || fits(&[body, b"\r\n"].concat()) {
-        return Some("it fits with a line end at the end of the body: was it lost in the capture?");
+}
+
+/// Where the delivery id was found.
+fn id_place(rule: &Rule, source: &str, request: &Request<'_>) -> Option<String> {
+    let found = rule.delivery_id.iter().find(|place| {
+        let alone = Rule {
+            delivery_id: vec![(*place).clone()],
+            ..rule.clone()
+        };
+        delivery_id(&alone, source, request).is_ok()
+    })?;
+    Some(found.described())
+}
+
+/// Where the event type was found.
+fn type_place(rule: &Rule, request: &Request<'_>) -> Option<String> {
+    let found = rule.event_type.iter().find(|place| {
+        let alone = Rule {
+            event_type: vec![(*place).clone()],
+            ..rule.clone()
+        };
+        event_type(&alone, request).is_ok_and(|name| !name.is_empty())
+    })?;
+    Some(found.described())
+}
+
+// === impl IdPlace ===
+
+impl IdPlace {
+    /// The place for people, e.g. `header x-github-delivery`.
+    pub fn described(&self) -> String {
+        match self {
+            Self::Header(name) => format!("header {name}"),
+            Self::Json(path) => format!("{path} of the body"),
+            Self::JsonJoined(paths) => format!("{} of the body", paths.join(", ")),
+            Self::Form(name) => format!("field {name} of the form"),
+            Self::Hash(_) => "a hash of the body".to_owned(),
+        }
     }
-    None
+}
+
+// === impl TypePlace ===
+
+impl TypePlace {
+    /// The place for people, e.g. `header x-github-event, action of the body`.
+    pub fn described(&self) -> String {
+        let header = self.header.iter().map(|name| format!("header {name}"));
+        let form = self
+            .form
+            .iter()
+            .map(|name| format!("field {name} of the form"));
+        let json = [&self.json, &self.sub_json].into_iter().flatten();
+        let json = json.map(|path| format!("{path} of the body"));
+        let places: Vec<String> = header.chain(form).chain(json).collect();
+        places.join(", ")
+    }
 }
 
 fn encoding(signature: &SignatureRule) -> &'static str {
@@ -214,14 +291,33 @@ fn encoding(signature: &SignatureRule) -> &'static str {
 
 /// Length and both ends, with what is not printable escaped.
 fn shown(bytes: &[u8]) -> String {
-    let text: Cow<'_, str> = match (bytes.get(..SHOWN_BYTES), bytes.len()) {
-        (Some(start), length) if length > 2 * SHOWN_BYTES => {
-            let end = bytes.get(length - SHOWN_BYTES..).unwrap_or_default();
-            format!("{} … {}", start.escape_ascii(), end.escape_ascii()).into()
+    let start = bytes.get(..SHOWN_BYTES).unwrap_or(bytes);
+    if bytes.len() <= 2 * SHOWN_BYTES {
+        return format!("{} bytes: {}", bytes.len(), printable(bytes));
+    }
+    let end = bytes.get(bytes.len() - SHOWN_BYTES..).unwrap_or_default();
+    format!(
+        "{} bytes: {} … {}",
+        bytes.len(),
+        printable(start),
+        printable(end)
+    )
+}
+
+/// ASCII as it is, everything else escaped. Quotes stay: the bytes are mostly JSON.
+fn printable(bytes: &[u8]) -> String {
+    let mut text = String::with_capacity(bytes.len());
+    for &byte in bytes {
+        match byte {
+            b'"' | b'\'' => text.push(char::from(byte)),
+            _ => text.extend(byte.escape_ascii().map(char::from)),
         }
-        _ => bytes.escape_ascii().to_string().into(),
-    };
-    format!("{} bytes: {text}", bytes.len())
+    }
+    text
+}
+
+fn hidden(rule: &Rule, secrets: &[Secret], text: &str) -> String {
+    String::from_utf8_lossy(&hide(rule, secrets, text.as_bytes())).into_owned()
 }
 
 fn step(mark: Mark, what: &'static str, text: String) -> Step {

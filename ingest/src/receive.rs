@@ -187,7 +187,7 @@ async fn take<L: EventLog>(
     })
 }
 
-fn check_head(parts: &Parts, source: &Source) -> Result<(), Refused> {
+pub(crate) fn check_head(parts: &Parts, source: &Source) -> Result<(), Refused> {
     let greets = parts.method == Method::GET && source.greets();
     if parts.method != Method::POST && !greets {
         return Err(Refused::Method);
