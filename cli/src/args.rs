@@ -15,6 +15,7 @@ use std::{path::PathBuf, time::Duration};
   fencepost demo                                    see the whole thing work, without any config
   fencepost check --config my.toml                  explain every mistake in a config
   fencepost standalone --config my.toml             one process, everything in one directory
+  fencepost verify --source github --headers h.txt --body b.json    why is this request refused?
   fencepost dlq list --since 2h --destination billing
 
 Exit codes: 0 fine, 64 mistake in the config, 69 log or store unavailable at the start, 70 failed while running.
@@ -49,6 +50,12 @@ Examples:
   fencepost check --config my.toml --skip-secrets   where the secrets are not at hand, e.g. in CI"
     )]
     Check(CheckArgs),
+    /// Explain step by step why a captured request is taken or refused
+    #[command(after_help = VERIFY_HELP)]
+    Verify(VerifyArgs),
+    /// Sign a request as a source's sender does and post it
+    #[command(after_help = SEND_HELP)]
+    Send(SendArgs),
     /// Create or show the topics of the log
     #[command(subcommand)]
     Topics(TopicsCommand),
@@ -73,6 +80,98 @@ pub(crate) struct CheckArgs {
     /// Do not read secrets and certificates
     #[arg(long)]
     pub skip_secrets: bool,
+}
+
+const VERIFY_HELP: &str = "FILE of --headers holds lines `Name: value`, as they are or as `curl -v`, a proxy or GitHub's \"Recent deliveries\" show
+them, or a JSON object {\"Name\": \"value\" or [values]}. The bytes of the body must be those that were sent. No secret is printed,
+and nothing is sent anywhere.
+
+Exit codes: 0 it would be answered 2xx, 1 it would be refused, 64 mistake in the source's config or in an argument.
+
+Examples:
+  fencepost verify --source github --headers headers.txt --body body.json
+  fencepost verify --source stripe --headers headers.json --body body.json --at 2026-11-30T08:00:00Z
+  fencepost send --source slack --body body.json --dry-run | fencepost verify --source slack --headers - --body body.json";
+
+/// `fencepost verify`.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct VerifyArgs {
+    /// Source, as in `[sources.<name>]`
+    #[arg(long, value_name = "NAME")]
+    pub source: String,
+    /// The request's headers; - reads them from standard input
+    #[arg(long, value_name = "FILE")]
+    pub headers: PathBuf,
+    /// The request's body; - reads it from standard input
+    #[arg(long, value_name = "FILE")]
+    pub body: PathBuf,
+    /// When it arrived: a time (2026-11-30T08:00:00Z) or seconds since 1970 [default: now]
+    #[arg(long, value_name = "TIME")]
+    pub at: Option<String>,
+    /// What stands behind the ? of the URL that was called [default: that of the request line in --headers]
+    #[arg(long, value_name = "QUERY")]
+    pub query: Option<String>,
+    /// HTTP method [default: that of the request line in --headers, else POST]
+    #[arg(long)]
+    pub method: Option<String>,
+    /// The sender's certificate (PEM) where one is needed (PayPal): what paypal-cert-url of the request leads to
+    #[arg(long, value_name = "FILE")]
+    pub cert: Option<PathBuf>,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+const SEND_HELP: &str = "The URL is that of [ingest] in the config, unless --to says another. Headers are shown as they are sent, with a secret token
+hidden. A sender whose ids, types or times stand in the body sends those of the body.
+
+Exit codes: 0 answered 2xx, 1 answered otherwise, 64 mistake in the source's config or in an argument, 69 nobody answers.
+
+Examples:
+  fencepost send --source github --body body.json --event push
+  fencepost send --source stripe --body body.json --to https://hooks.example.com/hooks/stripe
+  fencepost send --source github --body body.json --id 7 --count 2     a repeat, delivered once
+  fencepost send --source discord --body body.json --signing-key-file discord.key";
+
+/// `fencepost send`.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct SendArgs {
+    /// Source, as in `[sources.<name>]`
+    #[arg(long, value_name = "NAME")]
+    pub source: String,
+    /// The body; - reads it from standard input
+    #[arg(long, value_name = "FILE")]
+    pub body: PathBuf,
+    /// Where to post it [default: ingest.listen, path_prefix and source]
+    #[arg(long, value_name = "URL")]
+    pub to: Option<String>,
+    /// Event type, where the sender has it in a header [default: ping]
+    #[arg(long, value_name = "TYPE")]
+    pub event: Option<String>,
+    /// Delivery id, where the sender has it in a header [default: a new UUID for each request]
+    #[arg(long)]
+    pub id: Option<String>,
+    /// Which of the source's secrets signs, from 0
+    #[arg(long, value_name = "N", default_value_t = 0, conflicts_with_all = ["signing_key_env", "signing_key_file"])]
+    pub secret_slot: usize,
+    /// Sign with the key in this variable: the private one where the source has the sender's public key
+    #[arg(long, value_name = "NAME", conflicts_with = "signing_key_file")]
+    pub signing_key_env: Option<String>,
+    /// Sign with the key in this file
+    #[arg(long, value_name = "FILE")]
+    pub signing_key_file: Option<PathBuf>,
+    /// Post so many, one after the other
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub count: u32,
+    /// Print the headers and post nothing; `fencepost verify` reads them
+    #[arg(long)]
+    pub dry_run: bool,
+    /// A further header; may be given several times
+    #[arg(long, value_name = "NAME: VALUE")]
+    pub header: Vec<String>,
+    /// Media type of the body [default: application/json]
+    #[arg(long, value_name = "TYPE")]
+    pub content_type: Option<String>,
 }
 
 /// `fencepost topics …`.

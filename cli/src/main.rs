@@ -13,9 +13,11 @@ mod output;
 mod ports;
 mod process;
 mod reconcile;
+mod send;
 mod sender;
 mod store;
 mod topics;
+mod verify;
 
 use args::{CheckArgs, Cli, Command, DlqCommand, ReconcileCommand, StoreCommand};
 use clap::Parser;
@@ -25,7 +27,7 @@ use files::Need;
 use output::{complain, print};
 use process::Role;
 use runtime::{Clock, FileLimits, Problem};
-use std::{process::ExitCode, time::Duration};
+use std::{io::IsTerminal, process::ExitCode, time::Duration};
 
 /// What still runs when everything was told to end is left behind after this.
 const LEAVE_DEADLINE: Duration = Duration::from_secs(2);
@@ -62,6 +64,13 @@ async fn run(cli: Cli) -> Result<ExitCode, Failure> {
         Command::Ingest => process::run(Role::Ingest, &load()?).await?,
         Command::Dispatcher => process::run(Role::Dispatcher, &load()?).await?,
         Command::Check(args) => show(&check(&load()?, &args)?)?,
+        Command::Verify(args) => {
+            let colours = std::io::stdout().is_terminal();
+            let verdict = verify::run(&args, &load()?, Clock::system().now_ms(), colours)?;
+            show(&verdict.text)?;
+            return Ok(ExitCode::from(u8::from(!verdict.taken)));
+        }
+        Command::Send(args) => return send::run(&args, &load()?, &Clock::system()).await,
         Command::Topics(command) => {
             let loaded = sound(load()?)?;
             show(&topics::run(command, &loaded.config.log, &loaded.base).await?)?;

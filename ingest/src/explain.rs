@@ -9,10 +9,11 @@ pub use hide::hide;
 pub use trial::{Judged, Trial};
 
 use crate::{
+    certificates::Certificate,
     extract::{delivery_id, event_type},
     request::Request,
     rule::{Algorithm, IdPlace, Rule, SignatureRule, TimestampRule, TypePlace},
-    verify::{Reading, Refusal, Tried, Verified, in_time, signed_at_ms, tried, verify},
+    verify::{Reading, Refusal, Tried, Verified, in_time, signed_at_ms, tried, verify_with},
 };
 use humantime_serde::re::humantime::format_duration;
 use runtime::Secret;
@@ -47,7 +48,7 @@ pub struct Step {
 pub struct Explanation {
     /// In the order in which they are taken.
     pub steps: Vec<Step>,
-    /// As [`verify`] says it.
+    /// As [`crate::verify::verify`] says it.
     pub result: Result<Verified, Refusal>,
     /// When the request says that it was signed, milliseconds since the Unix epoch, where that can be read.
     pub signed_at_ms: Option<i64>,
@@ -57,7 +58,7 @@ pub struct Explanation {
     pub event_type: Result<String, Refusal>,
 }
 
-/// Explains what [`verify`] says of the request, and what delivery id and event type it has. `rule` is the variant that the
+/// Explains what [`crate::verify::verify`] says of the request, and what delivery id and event type it has. `rule` is the variant that the
 /// request's headers choose.
 pub fn explain(
     rule: &Rule,
@@ -65,7 +66,18 @@ pub fn explain(
     secrets: &[Secret],
     request: &Request<'_>,
 ) -> Explanation {
-    let result = verify(rule, secrets, request);
+    explain_with(rule, source, secrets, request, None)
+}
+
+/// [`explain`], with the certificate that the rule's verifier needs.
+fn explain_with(
+    rule: &Rule,
+    source: &str,
+    secrets: &[Secret],
+    request: &Request<'_>,
+    certificate: Option<&Certificate>,
+) -> Explanation {
+    let result = verify_with(rule, secrets, request, certificate);
     let mut steps = Vec::new();
     let mut signed_at_ms = None;
     match &rule.signature {
@@ -260,6 +272,7 @@ impl IdPlace {
             Self::JsonJoined(paths) => format!("{} of the body", paths.join(", ")),
             Self::Form(name) => format!("field {name} of the form"),
             Self::Hash(_) => "a hash of the body".to_owned(),
+            Self::Verifier(_) => "what is signed".to_owned(),
         }
     }
 }

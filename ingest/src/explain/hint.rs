@@ -21,6 +21,9 @@ const OWN_HEADERS: [(&str, &str); 2] = [
 /// What would make a request pass that no secret fits; empty when nothing is found.
 pub(super) fn hints(rule: &Rule, secrets: &[Secret], request: &Request<'_>) -> Vec<String> {
     let mut hints = Vec::new();
+    if rule.needs_certificate() {
+        return hints;
+    }
     hints.extend(of_body(rule, secrets, request));
     hints.extend(of_secret(rule, secrets, request));
     hints.extend(of_url(rule, secrets, request));
@@ -149,7 +152,9 @@ fn of_sender(rule: &Rule, secrets: &[Secret], request: &Request<'_>) -> Vec<Stri
             continue;
         }
         if fits(variant, secrets, request) {
-            return vec![format!("it fits by the preset {name}: `scheme = \"{name}\"`")];
+            return vec![format!(
+                "it fits by the preset {name}: `scheme = \"{name}\"`"
+            )];
         }
         let own = rule.signature.as_ref();
         if own.is_none_or(|own| own.header != signature.header) && !like.contains(name) {

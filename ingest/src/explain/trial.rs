@@ -1,14 +1,15 @@
 //! A source as the server opens it, to try captured requests on: the same checks in the same order, with a word on each.
 
-use super::{Mark, Step, explain, hide, signed_rightly, step};
+use super::{Mark, Step, explain_with, hide, signed_rightly, step};
 use crate::{
     answer::{Refused, Taken},
     app::Source,
+    certificates::Certificate,
     config::SourceConfig,
     handshake,
     receive::check_head,
     request::Request,
-    verify::Refusal,
+    verify::{Refusal, certificate_url},
 };
 use http::{Method, header, request::Parts};
 use runtime::{Problem, Secret};
@@ -18,6 +19,7 @@ use std::path::Path;
 #[derive(Debug)]
 pub struct Trial {
     source: Source,
+    certificate: Option<Certificate>,
 }
 
 /// What the server would make of a request.
@@ -39,6 +41,8 @@ pub struct Judged {
     pub signed_at_ms: Option<i64>,
     /// Whether the signature fits and only the time of the receipt is in its way.
     pub only_late: bool,
+    /// Whether it can not be told without the sender's certificate, which the server would fetch.
+    pub lacks_certificate: bool,
     /// The webhook's id and event type, when it goes into the log.
     pub webhook: Option<(String, String)>,
 }
@@ -56,7 +60,23 @@ impl Trial {
         secrets_base: &Path,
     ) -> Result<Self, Vec<Problem>> {
         let source = Source::open(name, config, &format!("sources.{name}"), secrets_base)?;
-        Ok(Self { source })
+        Ok(Self {
+            source,
+            certificate: None,
+        })
+    }
+
+    /// Takes the sender's certificate from a file's text (PEM), where the server would fetch it.
+    ///
+    /// # Errors
+    /// When it is no certificate, or not the sender's.
+    pub fn give_certificate(&mut self, pem: &[u8]) -> Result<(), String> {
+        let certificate = Certificate::from_pem(pem).map_err(|error| error.to_string())?;
+        if !certificate.is_paypals() {
+            return Err("is no certificate for PayPal's webhooks".to_owned());
+        }
+        self.certificate = Some(certificate);
+        Ok(())
     }
 
     /// Largest body that the source takes, bytes.
@@ -107,9 +127,13 @@ impl Trial {
             judged.refuse(&Refused::Unverified(Refusal::Unsigned));
             return judged;
         }
-        let explanation = explain(rule, &source.name, &source.secrets, &request);
+        let certificate = self.certificate.as_ref();
+        let secrets = &source.secrets;
+        let explanation = explain_with(rule, &source.name, secrets, &request, certificate);
         judged.steps.extend(explanation.steps);
         judged.signed_at_ms = explanation.signed_at_ms;
+        judged.lacks_certificate =
+            certificate.is_none() && certificate_url(rule, &request).is_some();
         judged.only_late = explanation.result.is_err() && signed_rightly(&explanation.result);
         let verified = match explanation.result {
             Ok(verified) => verified,
@@ -119,8 +143,7 @@ impl Trial {
             }
         };
         judged.slot = Some(verified.slot);
-        if let Some(answered) =
-            handshake::signed(rule, source.secrets.get(verified.slot), &request)
+        if let Some(answered) = handshake::signed(rule, source.secrets.get(verified.slot), &request)
         {
             // Ids are those of webhooks.
             judged
@@ -163,6 +186,15 @@ impl Trial {
         }
         let text = format!("{} bytes; at most {max} are taken", body.len());
         judged.good("body", text);
+        let promised = parts.headers.get(header::CONTENT_LENGTH);
+        let promised = promised.and_then(|value| value.to_str().ok());
+        if let Some(promised) = promised
+            && promised.parse() != Ok(body.len())
+        {
+            let text =
+                format!("content-length is {promised}: these are not the bytes that were sent");
+            judged.note("hint", text);
+        }
         true
     }
 
@@ -193,6 +225,7 @@ impl Judged {
             slot: None,
             signed_at_ms: None,
             only_late: false,
+            lacks_certificate: false,
             webhook: None,
         }
     }
