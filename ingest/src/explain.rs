@@ -3,6 +3,7 @@
 
 mod hide;
 mod hint;
+mod place;
 mod trial;
 
 pub use hide::hide;
@@ -12,10 +13,11 @@ use crate::{
     certificates::Certificate,
     extract::{delivery_id, event_type},
     request::Request,
-    rule::{Algorithm, IdPlace, Rule, SignatureRule, TimestampRule, TypePlace},
+    rule::{Algorithm, Rule, SignatureRule, TimestampRule},
     verify::{Reading, Refusal, Tried, Verified, in_time, signed_at_ms, tried, verify_with},
 };
 use humantime_serde::re::humantime::format_duration;
+use place::{id_place, time_place, type_place};
 use runtime::Secret;
 
 /// Of the signed bytes this many are shown from each end.
@@ -225,72 +227,6 @@ fn explain_time(
     match in_time(at_ms, request.received_at_ms, rule.tolerance) {
         Ok(()) => step(Mark::Good, "timestamp", text),
         Err(refusal) => step(Mark::Bad, "timestamp", format!("{text}: {refusal}")),
-    }
-}
-
-fn time_place(place: &TimestampRule) -> String {
-    match (&place.header, &place.field, &place.json) {
-        (Some(name), ..) => format!("header {name}"),
-        (None, Some(name), _) => format!("{name}= of the signature"),
-        (None, None, Some(path)) => format!("{path} of the body"),
-        (None, None, None) => "nowhere".to_owned(),
-    }
-}
-
-/// Where the delivery id was found.
-fn id_place(rule: &Rule, source: &str, request: &Request<'_>) -> Option<String> {
-    let found = rule.delivery_id.iter().find(|place| {
-        let alone = Rule {
-            delivery_id: vec![(*place).clone()],
-            ..rule.clone()
-        };
-        delivery_id(&alone, source, request).is_ok()
-    })?;
-    Some(found.described())
-}
-
-/// Where the event type was found.
-fn type_place(rule: &Rule, request: &Request<'_>) -> Option<String> {
-    let found = rule.event_type.iter().find(|place| {
-        let alone = Rule {
-            event_type: vec![(*place).clone()],
-            ..rule.clone()
-        };
-        event_type(&alone, request).is_ok_and(|name| !name.is_empty())
-    })?;
-    Some(found.described())
-}
-
-// === impl IdPlace ===
-
-impl IdPlace {
-    /// The place for people, e.g. `header x-github-delivery`.
-    pub fn described(&self) -> String {
-        match self {
-            Self::Header(name) => format!("header {name}"),
-            Self::Json(path) => format!("{path} of the body"),
-            Self::JsonJoined(paths) => format!("{} of the body", paths.join(", ")),
-            Self::Form(name) => format!("field {name} of the form"),
-            Self::Hash(_) => "a hash of the body".to_owned(),
-            Self::Verifier(_) => "what is signed".to_owned(),
-        }
-    }
-}
-
-// === impl TypePlace ===
-
-impl TypePlace {
-    /// The place for people, e.g. `header x-github-event, action of the body`.
-    pub fn described(&self) -> String {
-        let header = self.header.iter().map(|name| format!("header {name}"));
-        let form = self
-            .form
-            .iter()
-            .map(|name| format!("field {name} of the form"));
-        let json = [&self.json, &self.sub_json].into_iter().flatten();
-        let json = json.map(|path| format!("{path} of the body"));
-        let places: Vec<String> = header.chain(form).chain(json).collect();
-        places.join(", ")
     }
 }
 

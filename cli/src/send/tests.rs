@@ -1,6 +1,6 @@
 use super::*;
 use crate::{args::VerifyArgs, config::DEFAULT_TOML, verify};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 const NOW_MS: i64 = 1_700_000_000_000;
 /// Text, base64 and hexadecimal at once.

@@ -402,11 +402,11 @@ fn mistakes_are_named_where_they_are() {
         found.starts_with("sources.broken.secrets.0: can not read"),
         "{found}"
     );
-    let found = message(&|args| args.body = "nowhere".into());
+    let good = bench.file("good", b"a: 1\n");
+    let found = message(&|args| (args.headers, args.body) = (good.clone(), "nowhere".into()));
     assert!(found.starts_with("--body: can not read nowhere"), "{found}");
     let found = message(&|args| (args.headers, args.body) = ("-".into(), "-".into()));
     assert!(found.starts_with("--headers: only one"), "{found}");
-    let good = bench.file("good", b"a: 1\n");
     let found = message(&|args| (args.headers, args.at) = (good.clone(), Some("noon".to_owned())));
     assert!(found.starts_with("--at: "), "{found}");
 }
