@@ -128,19 +128,8 @@ impl Certificates {
         }
     }
 
-    /// Whether `url` is `https://`, one of the hosts and a path of the known form. What it is not made of it can not
-    /// hold: user, port, escapes, query, fragment.
     fn allows(&self, url: &str) -> bool {
-        let parts = url
-            .strip_prefix("https://")
-            .and_then(|rest| self.hosts.iter().find_map(|host| rest.strip_prefix(host)))
-            .and_then(|path| path.strip_prefix(PATH));
-        parts.is_some_and(|id| {
-            (1..=ID_BYTES_MAX).contains(&id.len())
-                && id
-                    .bytes()
-                    .all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
-        })
+        allows(&self.hosts, url)
     }
 
     /// Where the certificate at `url` is or will be.
@@ -254,6 +243,29 @@ fn is_fresh(entry: &Entry, now_ms: i64) -> bool {
 /// Whether something came of it, or somebody still waits for that.
 fn is_wanted(entry: &Entry) -> bool {
     entry.initialized() || Arc::strong_count(entry) > 1
+}
+
+/// Whether `url` is one at which PayPal has certificates.
+pub(crate) fn is_paypals_url(url: &str) -> bool {
+    allows(&HOSTS, url)
+}
+
+/// Whether `url` is `https://`, one of the hosts and a path of the known form. What it is not made of it can not
+/// hold: user, port, escapes, query, fragment.
+fn allows(hosts: &[impl AsRef<str>], url: &str) -> bool {
+    let parts = url
+        .strip_prefix("https://")
+        .and_then(|rest| {
+            let mut hosts = hosts.iter();
+            hosts.find_map(|host| rest.strip_prefix(host.as_ref()))
+        })
+        .and_then(|path| path.strip_prefix(PATH));
+    parts.is_some_and(|id| {
+        (1..=ID_BYTES_MAX).contains(&id.len())
+            && id
+                .bytes()
+                .all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
+    })
 }
 
 #[cfg(test)]

@@ -4,12 +4,12 @@ use super::{Mark, Step, explain_with, hide, signed_rightly, step};
 use crate::{
     answer::{Refused, Taken},
     app::Source,
-    certificates::Certificate,
+    certificates::{Certificate, is_paypals_url},
     config::SourceConfig,
     handshake,
     receive::check_head,
     request::Request,
-    verify::{Refusal, certificate_url},
+    verify::{Refusal, certificate_url, paypal::CERTIFICATE_URL},
 };
 use http::{Method, header, request::Parts};
 use runtime::{Problem, Secret};
@@ -128,12 +128,19 @@ impl Trial {
             return judged;
         }
         let certificate = self.certificate.as_ref();
+        let named = certificate_url(rule, &request);
+        if named.is_some_and(|url| !is_paypals_url(url)) {
+            let refusal = Refusal::Malformed(CERTIFICATE_URL.to_owned());
+            let text = format!("{refusal}: it is none of PayPal's, and is never fetched");
+            judged.bad("certificate", text);
+            judged.refuse(&Refused::Unverified(refusal));
+            return judged;
+        }
         let secrets = &source.secrets;
         let explanation = explain_with(rule, &source.name, secrets, &request, certificate);
         judged.steps.extend(explanation.steps);
         judged.signed_at_ms = explanation.signed_at_ms;
-        judged.lacks_certificate =
-            certificate.is_none() && certificate_url(rule, &request).is_some();
+        judged.lacks_certificate = certificate.is_none() && named.is_some();
         judged.only_late = explanation.result.is_err() && signed_rightly(&explanation.result);
         let verified = match explanation.result {
             Ok(verified) => verified,
@@ -262,3 +269,6 @@ impl Judged {
         self.steps.push(step(Mark::Note, what, text));
     }
 }
+
+#[cfg(test)]
+mod tests;
