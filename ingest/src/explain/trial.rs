@@ -150,16 +150,18 @@ impl Trial {
             }
         };
         judged.slot = Some(verified.slot);
-        if let Some(answered) = handshake::signed(rule, source.secrets.get(verified.slot), &request)
-        {
-            // Ids are those of webhooks.
-            judged
-                .steps
-                .retain(|step| !["delivery id", "event type"].contains(&step.what));
-            let text = "a request by which the sender tries the endpoint";
-            judged.note("handshake", text.to_owned());
-            judged.take(&Taken::Handshake(answered));
-            return judged;
+        match handshake::signed(rule, source.secrets.get(verified.slot), &request) {
+            Ok(None) => {}
+            Ok(Some(answered)) => {
+                judged.is_handshake("a request by which the sender tries the endpoint");
+                judged.take(&Taken::Handshake(answered));
+                return judged;
+            }
+            Err(refusal) => {
+                judged.is_handshake("lacks what its answer is made of");
+                judged.refuse(&Refused::Unverified(refusal));
+                return judged;
+            }
         }
         match (explanation.delivery_id, explanation.event_type) {
             (Ok(delivery_id), Ok(event_type)) => self.allow(delivery_id, event_type, &mut judged),
@@ -255,6 +257,13 @@ impl Judged {
         } else {
             self.webhook = None;
         }
+    }
+
+    /// Ids and types are those of webhooks.
+    fn is_handshake(&mut self, text: &str) {
+        let of_webhooks = ["delivery id", "event type"];
+        self.steps.retain(|step| !of_webhooks.contains(&step.what));
+        self.note("handshake", text.to_owned());
     }
 
     fn good(&mut self, what: &'static str, text: String) {
