@@ -9,6 +9,7 @@ use crate::{
     handshake,
     receive::check_head,
     request::Request,
+    rule::Rule,
     verify::{Refusal, certificate_url, paypal::CERTIFICATE_URL},
 };
 use http::{Method, header, request::Parts};
@@ -127,17 +128,24 @@ impl Trial {
             judged.refuse(&Refused::Unverified(Refusal::Unsigned));
             return judged;
         }
+        self.judge_signed(rule, &request, &mut judged);
+        judged
+    }
+
+    /// From the signature on.
+    fn judge_signed(&self, rule: &Rule, request: &Request<'_>, judged: &mut Judged) {
+        let source = &self.source;
         let certificate = self.certificate.as_ref();
-        let named = certificate_url(rule, &request);
+        let named = certificate_url(rule, request);
         if named.is_some_and(|url| !is_paypals_url(url)) {
             let refusal = Refusal::Malformed(CERTIFICATE_URL.to_owned());
             let text = format!("{refusal}: it is none of PayPal's, and is never fetched");
             judged.bad("certificate", text);
             judged.refuse(&Refused::Unverified(refusal));
-            return judged;
+            return;
         }
         let secrets = &source.secrets;
-        let explanation = explain_with(rule, &source.name, secrets, &request, certificate);
+        let explanation = explain_with(rule, &source.name, secrets, request, certificate);
         judged.steps.extend(explanation.steps);
         judged.signed_at_ms = explanation.signed_at_ms;
         judged.lacks_certificate = certificate.is_none() && named.is_some();
@@ -146,30 +154,29 @@ impl Trial {
             Ok(verified) => verified,
             Err(refusal) => {
                 judged.refuse(&Refused::Unverified(refusal));
-                return judged;
+                return;
             }
         };
         judged.slot = Some(verified.slot);
-        match handshake::signed(rule, source.secrets.get(verified.slot), &request) {
+        match handshake::signed(rule, source.secrets.get(verified.slot), request) {
             Ok(None) => {}
             Ok(Some(answered)) => {
                 judged.is_handshake("a request by which the sender tries the endpoint");
                 judged.take(&Taken::Handshake(answered));
-                return judged;
+                return;
             }
             Err(refusal) => {
                 judged.is_handshake("lacks what its answer is made of");
                 judged.refuse(&Refused::Unverified(refusal));
-                return judged;
+                return;
             }
         }
         match (explanation.delivery_id, explanation.event_type) {
-            (Ok(delivery_id), Ok(event_type)) => self.allow(delivery_id, event_type, &mut judged),
+            (Ok(delivery_id), Ok(event_type)) => self.allow(delivery_id, event_type, judged),
             (Err(refusal), _) | (_, Err(refusal)) => {
                 judged.refuse(&Refused::Unverified(refusal));
             }
         }
-        judged
     }
 
     /// What the server looks at before any signature. Whether it makes sense to go on.
