@@ -21,6 +21,7 @@ secrets = [{ file = "stripe" }]
 [sources.token]
 scheme = "gitlab-token"
 secrets = [{ file = "token" }]
+body_bytes_max = 1_048_576
 [sources.own]
 secrets = [{ file = "stripe" }]
 [sources.own.verify]
