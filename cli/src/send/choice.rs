@@ -79,6 +79,15 @@ pub(super) fn configured(config: &Config, source: &str) -> Result<Url, Failure> 
         let message = "is missing: ingest.listen leaves the port to the system";
         return Err(Failure::config("--to", message));
     }
+    if config.ingest.proxy_protocol {
+        let message = "is missing: ingest.proxy_protocol wants a proxy in between";
+        return Err(Failure::config("--to", message));
+    }
+    let scheme = if config.ingest.tls.is_some() {
+        "https"
+    } else {
+        "http"
+    };
     if listen.ip().is_unspecified() {
         listen.set_ip(match listen.ip() {
             IpAddr::V4(_) => std::net::Ipv4Addr::LOCALHOST.into(),
@@ -86,7 +95,7 @@ pub(super) fn configured(config: &Config, source: &str) -> Result<Url, Failure> 
         });
     }
     given(&format!(
-        "http://{listen}{}/{source}",
+        "{scheme}://{listen}{}/{source}",
         config.ingest.path_prefix
     ))
 }

@@ -184,6 +184,11 @@ fn the_url_is_where_ingest_listens() {
     }
     loaded.config.ingest.listen = "[::]:9000".parse().unwrap();
     assert_eq!(url(&loaded, None).unwrap(), "http://[::1]:9000/hooks/it");
+    loaded.config.ingest.tls = Some(ingest::config::TlsConfig {
+        cert: "cert.pem".into(),
+        key: "key.pem".into(),
+    });
+    assert_eq!(url(&loaded, None).unwrap(), "https://[::1]:9000/hooks/it");
     loaded.config.ingest.listen = "0.0.0.0:0".parse().unwrap();
     assert!(
         url(&loaded, None)
