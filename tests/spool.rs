@@ -36,6 +36,7 @@ async fn what_was_spooled_while_the_broker_stood_still_outlives_a_kill_and_is_de
     let mut ingest = site.start(Role::Ingest).await;
     let mut webhooks = payload::generated(11, COUNT + 20);
     let before = webhooks.split_off(COUNT);
+    let after = payload::generated(12, 20);
     let mut sent = sender(&ingest).post_all(before).await;
     assert_all_acknowledged(&sent);
     assert_eq!(ingest.metric("fencepost_ingest_spooled_total").await, 0.0);
@@ -61,6 +62,15 @@ async fn what_was_spooled_while_the_broker_stood_still_outlives_a_kill_and_is_de
     assert!(log.contains("webhooks go to the spool"), "{log}");
 
     ingest.kill_9();
+    // The broker does not answer at the start either.
+    let mut ingest = site.start(Role::Ingest).await;
+    let spooled = sender(&ingest).post_all(after).await;
+    assert_all_acknowledged(&spooled);
+    sent.extend(spooled);
+    assert_eq!(
+        ingest.metric("fencepost_ingest_spool_records").await,
+        (COUNT + 20) as f64
+    );
     kafka.resume();
     until(PATIENCE, "the broker answers again", async || {
         let described = site.tool(&["topics", "describe"]).await;
@@ -68,7 +78,6 @@ async fn what_was_spooled_while_the_broker_stood_still_outlives_a_kill_and_is_de
     })
     .await;
     let _dispatcher = site.start(Role::Dispatcher).await;
-    let ingest = site.start(Role::Ingest).await;
     until(PATIENCE, "the spool is empty", async || {
         let left = ingest.metric("fencepost_ingest_spool_records").await;
         (left == 0.0).then_some(())
@@ -76,13 +85,14 @@ async fn what_was_spooled_while_the_broker_stood_still_outlives_a_kill_and_is_de
     .await;
     assert_eq!(
         ingest.metric("fencepost_ingest_spool_drained_total").await,
-        COUNT as f64
+        (COUNT + 20) as f64
     );
     until(PATIENCE, "all delivered", async || {
-        (receiver.accepted("/billing") >= COUNT + 20).then_some(())
+        (receiver.accepted("/billing") >= COUNT + 40).then_some(())
     })
     .await;
 
+    assert!(ingest.terminate(PATIENCE).await.success());
     let oracle = Oracle {
         sent,
         arrivals: receiver.arrivals(),

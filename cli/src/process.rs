@@ -6,7 +6,7 @@ use crate::{
     failure::Failure,
     files::Need,
     ports::{
-        log::{self, AnyLog},
+        log::{self, AnyLog, Connecting},
         store::{self, AnyStore},
     },
 };
@@ -176,10 +176,18 @@ impl Running {
         readiness: Readiness,
     ) -> Result<Self, Failure> {
         let config = &loaded.config;
-        let log = log::open(&config.log, &loaded.base, clock.clone()).await?;
         let spool = match &config.ingest.spool {
             Some(spool) if role.ingests() => Some(open_spool(spool, clock).await?),
             Some(_) | None => None,
+        };
+        // A dispatcher has nothing to do without a log.
+        let (log, connecting) = if spool.is_some() && role == Role::Ingest {
+            log::open_or_wait(&config.log, &loaded.base, clock.clone()).await?
+        } else {
+            (
+                log::open(&config.log, &loaded.base, clock.clone()).await?,
+                None,
+            )
         };
         let (checked, standby) = (log.clone(), spool.as_ref().map(|(spool, _)| spool.clone()));
         readiness.check_telling("log", CHECK_DEADLINE, move || {
@@ -199,6 +207,9 @@ impl Running {
             draining: CancellationToken::new(),
             stop: CancellationToken::new(),
         };
+        if let Some(connecting) = connecting {
+            running.connect(connecting);
+        }
         if role.dispatches() {
             let store = store::open(&config.store, &loaded.base).await?;
             running.dispatch(loaded, clock, store)?;
@@ -207,6 +218,22 @@ impl Running {
             running.ingest(loaded, clock, spool).await?;
         }
         Ok(running)
+    }
+
+    /// Goes on connecting to the log while the process runs.
+    fn connect(&mut self, connecting: Connecting) {
+        let stop = self.stop.clone();
+        self.work.spawn(async move {
+            let connected = tokio::select! {
+                () = stop.cancelled() => return ("log", Ok(())),
+                connected = connecting => connected,
+            };
+            // What ends by itself ends the process.
+            if connected.is_ok() {
+                stop.cancelled().await;
+            }
+            ("log", connected)
+        });
     }
 
     async fn ingest(

@@ -1,16 +1,28 @@
 //! The log that the config names, behind one type.
 
 use crate::failure::Failure;
-#[cfg(feature = "kafka")]
-use event_log::kafka::{KafkaConsumer, KafkaLog};
 use event_log::{
     Appended, Consumer, Event, EventLog, LogError, Page, Position, ProduceError, Record, Watermark,
     config::{EmbeddedConfig, LogConfig, RegistryIdsConfig},
     embedded::{EmbeddedConsumer, EmbeddedLog},
 };
+#[cfg(feature = "kafka")]
+use event_log::{
+    config::KafkaConfig,
+    kafka::{KafkaConsumer, KafkaLog},
+};
 use runtime::Clock;
 use schemas::{Codec, Framing, Record as Schema, RegistryIds, Topic};
-use std::{path::Path, time::Duration};
+use std::{future::Future, path::Path, pin::Pin, time::Duration};
+#[cfg(feature = "kafka")]
+use std::{
+    path::PathBuf,
+    sync::{Arc, OnceLock},
+};
+
+/// Pause between two tries to connect to a Kafka that did not answer at the start. A try takes some seconds by itself.
+#[cfg(feature = "kafka")]
+const CONNECT_PAUSE: Duration = Duration::from_secs(2);
 
 /// The log of this process.
 #[derive(Clone, Debug)]
@@ -18,7 +30,17 @@ pub(crate) enum AnyLog {
     Embedded(EmbeddedLog),
     #[cfg(feature = "kafka")]
     Kafka(KafkaLog),
+    #[cfg(feature = "kafka")]
+    Late(LateKafka),
 }
+
+/// A Kafka that did not answer at the start; there once it has.
+#[cfg(feature = "kafka")]
+#[derive(Clone, Debug, Default)]
+pub(crate) struct LateKafka(Arc<OnceLock<KafkaLog>>);
+
+/// The work of connecting to a log that did not answer at the start. Ends when it has, or can not be used.
+pub(crate) type Connecting = Pin<Box<dyn Future<Output = Result<(), Failure>> + Send>>;
 
 /// A consumer of it.
 #[derive(Debug)]
@@ -52,6 +74,34 @@ pub(crate) async fn open(config: &LogConfig, base: &Path, clock: Clock) -> Resul
             Err(Failure::not_built("log.kind", "kafka"))
         }
     }
+}
+
+/// As [`open`], for a process that can do without for a while: when no broker answers, the log is there later.
+///
+/// # Errors
+/// As [`open`], but for that.
+pub(crate) async fn open_or_wait(
+    config: &LogConfig,
+    base: &Path,
+    clock: Clock,
+) -> Result<(AnyLog, Option<Connecting>), Failure> {
+    #[cfg(feature = "kafka")]
+    if let LogConfig::Kafka(kafka) = config {
+        return match KafkaLog::connect(kafka, base, clock.clone()).await {
+            Ok(log) => Ok((AnyLog::Kafka(log), None)),
+            Err(LogError::Unavailable(error)) => {
+                tracing::warn!(
+                    error,
+                    "the log does not answer yet, webhooks go to the spool"
+                );
+                let late = LateKafka::default();
+                let connecting = late.clone().connect(kafka.clone(), base.to_owned(), clock);
+                Ok((AnyLog::Late(late), Some(Box::pin(connecting))))
+            }
+            Err(error @ LogError::Fatal(_)) => Err(error.into()),
+        };
+    }
+    Ok((open(config, base, clock).await?, None))
 }
 
 /// How records are framed; every framing is read, under the ids of today and of former times.
@@ -112,6 +162,39 @@ pub(crate) fn must_exist(config: &EmbeddedConfig) -> Result<(), Failure> {
     )))
 }
 
+// === impl LateKafka ===
+
+#[cfg(feature = "kafka")]
+impl LateKafka {
+    fn log(&self) -> Result<&KafkaLog, LogError> {
+        let never = || LogError::Unavailable("no broker has answered since the start".to_owned());
+        self.0.get().ok_or_else(never)
+    }
+
+    async fn connect(
+        self,
+        config: KafkaConfig,
+        base: PathBuf,
+        clock: Clock,
+    ) -> Result<(), Failure> {
+        loop {
+            tokio::time::sleep(CONNECT_PAUSE).await;
+            match KafkaLog::connect(&config, &base, clock.clone()).await {
+                Ok(log) => {
+                    tracing::info!("the log answers");
+                    // Nobody else sets it.
+                    drop(self.0.set(log));
+                    return Ok(());
+                }
+                Err(LogError::Unavailable(error)) => {
+                    tracing::debug!(error, "the log does not answer yet");
+                }
+                Err(error @ LogError::Fatal(_)) => return Err(error.into()),
+            }
+        }
+    }
+}
+
 // === impl AnyLog ===
 
 impl EventLog for AnyLog {
@@ -122,6 +205,11 @@ impl EventLog for AnyLog {
             Self::Embedded(log) => log.produce(record).await,
             #[cfg(feature = "kafka")]
             Self::Kafka(log) => log.produce(record).await,
+            #[cfg(feature = "kafka")]
+            Self::Late(late) => match late.log() {
+                Ok(log) => log.produce(record).await,
+                Err(error) => Err(ProduceError::Unacknowledged(error.to_string())),
+            },
         }
     }
 
@@ -130,6 +218,11 @@ impl EventLog for AnyLog {
             Self::Embedded(log) => log.consumer().await.map(AnyConsumer::Embedded),
             #[cfg(feature = "kafka")]
             Self::Kafka(log) => log.consumer().await.map(Box::new).map(AnyConsumer::Kafka),
+            #[cfg(feature = "kafka")]
+            Self::Late(late) => {
+                let consumer = late.log()?.consumer().await?;
+                Ok(AnyConsumer::Kafka(Box::new(consumer)))
+            }
         }
     }
 
@@ -138,6 +231,8 @@ impl EventLog for AnyLog {
             Self::Embedded(log) => log.partitions(),
             #[cfg(feature = "kafka")]
             Self::Kafka(log) => log.partitions(),
+            #[cfg(feature = "kafka")]
+            Self::Late(late) => late.log().map_or(0, EventLog::partitions),
         }
     }
 
@@ -152,6 +247,8 @@ impl EventLog for AnyLog {
             Self::Embedded(log) => log.read(topic, partition, from_offset, max).await,
             #[cfg(feature = "kafka")]
             Self::Kafka(log) => log.read(topic, partition, from_offset, max).await,
+            #[cfg(feature = "kafka")]
+            Self::Late(late) => late.log()?.read(topic, partition, from_offset, max).await,
         }
     }
 
@@ -160,6 +257,8 @@ impl EventLog for AnyLog {
             Self::Embedded(log) => log.ready(),
             #[cfg(feature = "kafka")]
             Self::Kafka(log) => log.ready(),
+            #[cfg(feature = "kafka")]
+            Self::Late(late) => late.log()?.ready(),
         }
     }
 
@@ -168,6 +267,12 @@ impl EventLog for AnyLog {
             Self::Embedded(log) => log.flush(deadline).await,
             #[cfg(feature = "kafka")]
             Self::Kafka(log) => log.flush(deadline).await,
+            #[cfg(feature = "kafka")]
+            Self::Late(late) => {
+                if let Ok(log) = late.log() {
+                    log.flush(deadline).await;
+                }
+            }
         }
     }
 }
@@ -212,6 +317,7 @@ impl Consumer for AnyConsumer {
 mod tests {
     use super::*;
     use bytes::Bytes;
+    #[cfg(not(feature = "kafka"))]
     use event_log::config::KafkaConfig;
     use schemas::{DeadLetter, Delivery, Origin, Reason, Webhook};
 
