@@ -49,17 +49,7 @@ async fn what_was_spooled_while_the_broker_stood_still_outlives_a_kill_and_is_de
         ingest.metric("fencepost_ingest_spool_records").await,
         COUNT as f64
     );
-    let bytes = ingest.metric("fencepost_ingest_spool_bytes").await;
-    assert!(bytes >= (COUNT * 1_000) as f64, "{bytes}");
-    until(PATIENCE, "the oldest grows old", async || {
-        let seconds = ingest.metric("fencepost_ingest_spool_oldest_seconds").await;
-        (seconds >= 1.0).then_some(())
-    })
-    .await;
-    // Whoever balances must not take it out: it does what it can.
-    ingest.wait_ready().await;
-    let log = ingest.log();
-    assert!(log.contains("webhooks go to the spool"), "{log}");
+    assert_shows(&mut ingest, COUNT).await;
 
     ingest.kill_9();
     // The broker does not answer at the start either.
@@ -102,6 +92,21 @@ async fn what_was_spooled_while_the_broker_stood_still_outlives_a_kill_and_is_de
     let report = oracle.judge();
     println!("{report}");
     report.assert_clean();
+}
+
+/// What operators see while `count` webhooks are spooled.
+async fn assert_shows(ingest: &mut Process, count: usize) {
+    let bytes = ingest.metric("fencepost_ingest_spool_bytes").await;
+    assert!(bytes >= (count * 1_000) as f64, "{bytes}");
+    until(PATIENCE, "the oldest grows old", async || {
+        let seconds = ingest.metric("fencepost_ingest_spool_oldest_seconds").await;
+        (seconds >= 1.0).then_some(())
+    })
+    .await;
+    // Whoever balances must not take it out: it does what it can.
+    ingest.wait_ready().await;
+    let log = ingest.log();
+    assert!(log.contains("webhooks go to the spool"), "{log}");
 }
 
 fn sender(ingest: &Process) -> Sender {
