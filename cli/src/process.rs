@@ -64,8 +64,8 @@ struct Running {
 
 /// Runs until a signal asks to stop, or something breaks.
 ///
-/// The order at the end: not ready, and clients are told to go; wait until balancers have noticed; stop accepting and finish requests, stop reading and
-/// finish attempts; flush the log; close log and store; send what is left of telemetry; close the admin port.
+/// The order at the end: not ready, and clients are told to go; wait until balancers have noticed; stop accepting and finish
+/// requests, stop reading and finish attempts; flush the log; close log and store; send what is left of telemetry; close the admin port.
 ///
 /// # Errors
 /// See [`Failure`].
