@@ -174,6 +174,9 @@ mod tests {
         assert!(matches!(large.log, LogConfig::Kafka(_)));
         assert!(matches!(large.store, StoreConfig::Cql(_)));
         assert!(!large.sources.is_empty() && !large.destinations.is_empty());
+        for (name, source) in &large.sources {
+            assert_eq!(source.check(&format!("sources.{name}")), []);
+        }
         assert!(!large.routes.is_empty() && !large.reconcile.is_empty());
     }
 }

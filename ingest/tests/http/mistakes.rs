@@ -291,7 +291,7 @@ const PLACES: [(&str, &str, &str); 27] = [
 ];
 
 /// Lines of a source with the scheme and a secret; key below `sources.x`; what the message says.
-const SOURCES: [(&str, &str, &str, &str); 22] = [
+const SOURCES: [(&str, &str, &str, &str); 23] = [
     ("square", "", "public_url", "is missing"),
     ("hubspot", "", "public_url", "is missing"),
     ("twilio", "", "public_url", "is missing"),
@@ -374,6 +374,12 @@ const SOURCES: [(&str, &str, &str, &str); 22] = [
         "body_bytes_max = 0",
         "body_bytes_max",
         "from 1 to",
+    ),
+    (
+        "github",
+        "replay_window = \"59s\"",
+        "replay_window",
+        "from 1 minute to 30 days",
     ),
     (
         "gitbub",

@@ -46,6 +46,9 @@ pub(crate) struct Sample {
     /// The provider changes the body of a repeat and has no id for it.
     #[serde(default)]
     pub(crate) repeat_is_new: bool,
+    /// The secret is being changed.
+    #[serde(default)]
+    several_signatures: bool,
     pub(crate) first: Sent,
     pub(crate) repeat: Sent,
     pub(crate) other: Sent,
@@ -84,10 +87,11 @@ pub(crate) fn samples() -> Vec<Sample> {
     samples
 }
 
-/// The samples of presets that are rules of the table.
+/// The samples of presets that are rules of the table, with one signature each.
 pub(crate) fn samples_of_rules() -> Vec<Sample> {
     let mut samples = samples();
     samples.retain(|sample| !WITH_CODE.contains(&sample.preset.as_str()));
+    samples.retain(|sample| !sample.several_signatures);
     samples
 }
 

@@ -243,6 +243,36 @@ sample("zendesk", "", TEXT, zendesk, "zen:event-type:user.created", *same(create
 
 
 
+# While a secret is changed: a signature of each, and of other versions, the right one last.
+wrong = mac(b"the other secret", b"")
+rotating = [
+    ("stripe", TEXT, {}, {}, event, lambda at_s, headers, body: {
+        "stripe-signature": f"t={at_s},v1={wrong.hex()},v0=6ffbb5,v1={mac(utf8(TEXT), utf8(f'{at_s}.'), body).hex()}"}),
+    ("paddle", TEXT, {}, {}, paddle, lambda at_s, headers, body: {
+        "paddle-signature": f"ts={at_s};h1={wrong.hex()};h1={mac(utf8(TEXT), utf8(f'{at_s}:'), body).hex()}"}),
+    ("calendly", TEXT, {}, {}, lambda number: invitee(str(number)), lambda at_s, headers, body: {
+        "calendly-webhook-signature": f"t={at_s},v1={wrong.hex()},v1={mac(utf8(TEXT), utf8(f'{at_s}.'), body).hex()}"}),
+    ("pagerduty", TEXT, {}, {}, incident, lambda at_s, headers, body: {
+        "x-pagerduty-signature": f"v1={wrong.hex()},v1={mac(utf8(TEXT), body).hex()}"}),
+]
+for preset, family, kind in [("standard-webhooks", "webhook", "v1"), ("standard-webhooks-v1a", "webhook", "v1a"), ("svix", "svix", "v1"), ("gitlab", "webhook", "v1")]:
+    def several(at_s, headers, body, family=family, kind=kind):
+        made = standard(family, kind)(at_s, headers, body)
+        other = "v1a" if kind == "v1" else "v1"
+        made[family + "-signature"] = f"v1,{b64(wrong)} {other},{b64(wrong)} " + made[family + "-signature"]
+        return made
+    more = {"signing_secret": "whsk_" + b64(SEED)} if kind == "v1a" else {}
+    secret = "whpk_" + b64(PUBLIC) if kind == "v1a" else "whsec_" + b64(RAW)
+    rotating.append((preset, secret, {f"{family}-id": "msg_1"}, more, lambda number: (JSON, compact({"type": "invoice.paid", "object_kind": "invoice.paid", "n": number})), several))
+for preset, secret, headers, more, body, sign in rotating:
+    first, second = [({**headers, **body(number)[0]}, body(number)[1]) for number in (1, 2)]
+    kind = {"paddle": "transaction.completed", "calendly": "invitee.created", "pagerduty": "incident.priority_updated"}.get(preset, "invoice.paid")
+    ids = {"stripe": ["evt_1", "evt_1", "evt_2"], "paddle": ["evt_1", "evt_1", "evt_2"], "pagerduty": ["01BZ1", "01BZ1", "01BZ2"], "calendly": None}.get(preset, ["msg_1"] * 3)
+    other = (({**second[0], f"{list(headers)[0]}": "msg_2"} if headers else second[0]), second[1])
+    ids = ids[:2] + ["msg_2"] if headers else ids
+    sample(preset, "rotation", secret, sign, kind, first, first, other, ids=ids, several_signatures=True, **more)
+
+
 # Twilio, Mailgun and Adyen's payments have verifiers of their own.
 def twilio(url):
     def sign(at_s, headers, body):
