@@ -40,15 +40,21 @@ test: ## Run every test, with a real Kafka and a real Cassandra that are started
 test-fast: ## Run the tests that need neither
 	@tests/run fast $(ARGS)
 
+.PHONY: fuzz
+fuzz: ## Feed the readers of foreign bytes with anything, FUZZ_SECONDS (60) for each of the targets in fuzz/
+	@tests/fuzz $(ARGS)
+
 .PHONY: lint
 lint: ## Format, clippy, doc links, licences and sources, unused dependencies
 	@tests/setup test
 	@tests/setup lint
 	cargo fmt --all --check
+	cargo fmt --manifest-path fuzz/Cargo.toml --check
 	cargo clippy --locked --workspace --all-targets -- -D warnings
 	RUSTDOCFLAGS="-D rustdoc::broken_intra_doc_links" cargo doc --locked --workspace --no-deps --quiet
 	$(CACHE)/tools/bin/cargo-deny --log-level error check bans licenses sources
 	$(CACHE)/tools/bin/cargo-shear
+	cargo fetch --locked --quiet --manifest-path fuzz/Cargo.toml
 
 .PHONY: bench
 bench: ## Measure the embedded set-up, then Kafka + Cassandra, each beside its limits

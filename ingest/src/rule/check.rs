@@ -73,6 +73,15 @@ impl Rule {
                 wrong("signature", "a separator may not be empty");
             }
         }
+        let separators = [&signature.item_separator, &signature.field_separator];
+        let texts = separators.into_iter().chain([&signature.field]).flatten();
+        let mut texts = texts.chain([&signature.prefix]);
+        if texts.any(|text| text.contains(|is: char| is != ' ' && !is.is_ascii_graphic())) {
+            wrong(
+                "signature",
+                "`prefix`, `field` and separators are visible ASCII: nothing else is read from a header",
+            );
+        }
         if (signature.encoding == Encoding::Plain) != (self.algorithm == Algorithm::Token) {
             wrong(
                 "signature.encoding",
