@@ -18,7 +18,8 @@ use std::{path::PathBuf, time::Duration};
   fencepost verify --source github --headers h.txt --body b.json    why is this request refused?
   fencepost dlq list --since 2h --destination billing
 
-Exit codes: 0 fine, 64 mistake in the config, 69 log or store unavailable at the start, 70 failed while running.
+Exit codes: 0 fine, 1 the answer is no (see the command), 2 wrong command line, 64 mistake in the config, 69 log or store \
+unavailable at the start, 70 failed while running.
 Every setting can be given as a variable too: FENCEPOST_LOG__KIND=kafka is `kind` in `[log]`."
 )]
 pub(crate) struct Cli {
@@ -82,9 +83,9 @@ pub(crate) struct CheckArgs {
     pub skip_secrets: bool,
 }
 
-const VERIFY_HELP: &str = "FILE of --headers holds lines `Name: value`, as they are or as `curl -v`, a proxy or GitHub's \"Recent deliveries\" show
-them, or a JSON object {\"Name\": \"value\" or [values]}. The bytes of the body must be those that were sent. No secret is printed,
-and nothing is sent anywhere.
+const VERIFY_HELP: &str = "FILE of --headers holds lines `Name: value`, as they are or as `curl -v`, a proxy or GitHub's \"Recent \
+deliveries\" show them, or a JSON object {\"Name\": \"value\" or [values]}. The bytes of the body must be those that were sent. No \
+secret is printed, and nothing is sent anywhere.
 
 Exit codes: 0 it would be answered 2xx, 1 it would be refused, 64 mistake in the source's config or in an argument.
 
@@ -122,8 +123,11 @@ pub(crate) struct VerifyArgs {
     pub json: bool,
 }
 
-const SEND_HELP: &str = "The URL is that of [ingest] in the config, unless --to says another. Headers are shown as they are sent, with a secret token
-hidden. A sender whose ids, types or times stand in the body sends those of the body.
+const SEND_HELP: &str = "The URL is that of [ingest] in the config, unless --to says another. Headers are shown as they are sent, \
+with a secret token hidden. A sender whose ids, types or times stand in the body sends those of the body.
+
+A signing key is written as the source's secret is (hex, base64, with or without prefix): the 32 bytes of an Ed25519 key, PKCS #8 \
+of a P-256 key. On Linux SSL_CERT_FILE=tls.crt makes `send` take a self-signed certificate.
 
 Exit codes: 0 answered 2xx, 1 answered otherwise, 64 mistake in the source's config or in an argument, 69 nobody answers.
 
