@@ -82,7 +82,9 @@ async fn run(cli: Cli) -> Result<ExitCode, Failure> {
         Command::Store(StoreCommand::Get(args)) => {
             let found = store::get(&args, &sound(load()?)?, Clock::system().now_ms()).await?;
             let Some(text) = found else {
-                complain("the store knows nothing of this delivery: never seen, or expired");
+                complain(
+                    "the store knows nothing of this delivery: never seen, expired or mistyped",
+                );
                 return Ok(ExitCode::from(1));
             };
             show(&text)?;

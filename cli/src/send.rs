@@ -17,7 +17,7 @@ use ingest::{
     explain::hide,
     extract,
     rule::{Algorithm, Verifier},
-    sign::make,
+    sign::{SignError, make},
 };
 use post::Poster;
 use reqwest::Url;
@@ -135,6 +135,10 @@ impl<'a> Sender<'a> {
         };
         let made = self.key.with(|key| make(&self.rule, &[key], &unsigned));
         let made = made.map_err(|error| {
+            let given = self.args.signing_key_env.is_some() || self.args.signing_key_file.is_some();
+            if given && matches!(error, SignError::Key(_)) {
+                return Failure::config("--signing-key", error.to_string());
+            }
             let at = format!("sources.{}", self.args.source);
             Failure::config(at, error.to_string())
         })?;

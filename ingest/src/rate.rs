@@ -21,7 +21,10 @@ const RATE_MAX: u32 = 1_000_000;
 
 /// `[sources.<name>] rate_limit`: requests that one process takes from a source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(
+    deny_unknown_fields,
+    expecting = "a table such as { per_second = 50, burst = 200 }"
+)]
 pub struct RateLimit {
     /// Requests a second, sustained.
     pub per_second: u32,

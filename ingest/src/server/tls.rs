@@ -125,7 +125,13 @@ fn server_config(cert: &[u8], key: &[u8]) -> Result<ServerConfig, (&'static str,
         .map_err(|error| wrong("cert", &error))?
         .with_no_client_auth()
         .with_single_cert(chain, key)
-        .map_err(|error| wrong("key", &error))?;
+        .map_err(|error| {
+            if matches!(error, rustls::Error::InconsistentKeys(_)) {
+                wrong("key", &"does not belong to the certificate in `cert`")
+            } else {
+                wrong("key", &error)
+            }
+        })?;
     config.alpn_protocols = PROTOCOLS.map(<[u8]>::to_vec).to_vec();
     Ok(config)
 }
