@@ -254,7 +254,7 @@ impl<'a> Sender<'a> {
                 ));
             }
             (Some(wanted), Ok(name)) if *wanted != name => notes.push(format!(
-                "--event is not the event type: that is {name:?}, from {}",
+                "the event type is {name:?}, from {}: not what --event says",
                 type_places()
             )),
             (_, Err(refusal)) => notes.push(refusal.to_string()),

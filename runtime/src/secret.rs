@@ -22,7 +22,10 @@ const CHECK_EVERY_MS: u64 = 1_000;
 
 /// Where a secret stands: `{ env = "NAME" }` or `{ file = "path" }`.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(
+    deny_unknown_fields,
+    expecting = "a place such as { env = \"NAME\" } or { file = \"path\" }"
+)]
 pub struct SecretRef {
     /// Name of an environment variable.
     #[serde(default)]

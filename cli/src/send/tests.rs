@@ -142,7 +142,7 @@ fn arguments_without_effect_are_named() {
         notes("stripe", &args),
         [
             "--id has no effect: the delivery id is 1, from id of the body",
-            "--event is not the event type: that is \"a.b\", from type of the body"
+            "the event type is \"a.b\", from type of the body: not what --event says"
         ]
     );
     std::fs::write(dir.path().join("empty"), "{}").unwrap();
