@@ -92,7 +92,8 @@ Exit codes: 0 it would be answered 2xx, 1 it would be refused, 64 mistake in the
 Examples:
   fencepost verify --source github --headers headers.txt --body body.json
   fencepost verify --source stripe --headers headers.json --body body.json --at 2026-11-30T08:00:00Z
-  fencepost send --source slack --body body.json --dry-run | fencepost verify --source slack --headers - --body body.json";
+  fencepost send --source slack --body body.json --dry-run |
+    fencepost verify --source slack --headers - --body body.json";
 
 /// `fencepost verify`.
 #[derive(Clone, Debug, Args)]
