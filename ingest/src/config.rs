@@ -50,7 +50,7 @@ pub struct IngestConfig {
     #[serde(with = "humantime_serde")]
     pub write_timeout: Duration,
     /// Connections served at once. For a further one, the connection that has waited longest for a request (a second at least)
-    /// is closed; while there is none, new ones wait.
+    /// is closed; while there is none, new ones wait, and those whose last request was not signed end with their next answer.
     pub connections_max: usize,
     /// Connections of one client address at once, an IPv6 /64 counting as one; further ones are closed at once. None: no such
     /// limit, since behind a balancer that does not use the PROXY protocol all clients have its address. Addresses in

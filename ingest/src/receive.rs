@@ -14,7 +14,7 @@ use crate::{
     handshake::{self, Answered},
     pass_on::pass_on,
     rule::Rule,
-    server::Client,
+    server::{Client, Signed},
     verify::{Refusal, Verified, certificate_url, paypal, verify_with},
 };
 use axum::{
@@ -32,6 +32,9 @@ use tracing::{Instrument, Span, field::Empty};
 /// Larger bodies are verified and read on a thread of their own, bytes: up to here it takes well under a millisecond for each
 /// secret, and a hand-over would cost more than it saves.
 const INLINE_BYTES_MAX: usize = 256 << 10;
+
+/// [`Told::verification`] of a request that was signed rightly.
+const VERIFIED: &str = "ok";
 
 /// When the head had arrived.
 #[derive(Clone, Copy)]
@@ -330,7 +333,7 @@ fn understand(
     let certificate = received.certificate.as_deref();
     let verified = verify_with(rule, &source.secrets, &request, certificate)
         .inspect_err(|refusal| told.verification = word(refusal))?;
-    told.verification = "ok";
+    told.verification = VERIFIED;
     let is = match handshake::signed(rule, source.secrets.get(verified.slot), &request) {
         Ok(Some(answered)) => Ok(Is::Handshake(answered)),
         Ok(None) => to_webhook(source, rule, &request, body, told).map(Is::Webhook),
@@ -431,10 +434,14 @@ fn finish<L>(
     } else {
         line!(info)
     }
-    match taken {
+    let mut response = match taken {
         Ok(taken) => taken.into_response(),
         Err(refused) => refused.into_response(),
+    };
+    if told.verification == VERIFIED {
+        response.extensions_mut().insert(Signed);
     }
+    response
 }
 
 fn word(refusal: &Refusal) -> &'static str {

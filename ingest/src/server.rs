@@ -85,6 +85,10 @@ enum NotServed {
     GaveWay,
 }
 
+/// Rides in the extensions of an answer to a request that was signed with a secret of its source.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Signed;
+
 /// The routes: `POST <path_prefix>/<source>`, 404 for everything else.
 pub fn router<L: EventLog>(app: App<L>) -> Router {
     let path = format!("{}/{{source}}", app.inner().config.path_prefix);

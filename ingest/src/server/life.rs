@@ -46,6 +46,10 @@ struct State {
     head_since: Option<Instant>,
     requests: usize,
     under_way: usize,
+    /// The request that ended last was signed by nobody whom we know, or given up before that could be seen.
+    strange: bool,
+    /// It was strange when another connection waited for a place: it ends with its next answer.
+    asked_to_end: bool,
     /// Answers that wait to be taken, by the number of the request.
     answers: BTreeMap<usize, Instant>,
 }
@@ -55,6 +59,7 @@ struct State {
 pub(super) struct UnderWay {
     life: Arc<Life>,
     number: usize,
+    signed: bool,
 }
 
 // === impl Life ===
@@ -74,6 +79,7 @@ impl Life {
         UnderWay {
             life: Arc::clone(self),
             number,
+            signed: false,
         }
     }
 
@@ -122,6 +128,13 @@ impl Life {
         (state.under_way == 0).then_some(state.waiting_since)
     }
 
+    /// Another connection waits for a place: who has shown no signature last ends with the next answer.
+    pub(super) fn is_wanted(&self) {
+        if self.state().is_wanted() {
+            self.changed.notify_one();
+        }
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -130,8 +143,9 @@ impl Life {
 // === impl UnderWay ===
 
 impl UnderWay {
-    /// The answer is known; the client has to take it.
-    pub(super) fn answered(&self, now: Instant) {
+    /// The answer is known; the client has to take it. `signed`: by a source's sender.
+    pub(super) fn answered(&mut self, now: Instant, signed: bool) {
+        self.signed = signed;
         self.life.state().answers.insert(self.number, now);
         self.life.changed.notify_one();
     }
@@ -140,7 +154,8 @@ impl UnderWay {
 impl Drop for UnderWay {
     fn drop(&mut self) {
         // Another request's end moves the connection's end further away only: nobody has to look.
-        self.life.state().end(self.number, Instant::now());
+        let mut state = self.life.state();
+        state.end(self.number, self.signed, Instant::now());
     }
 }
 
@@ -154,6 +169,8 @@ impl State {
             head_since: Some(now),
             requests: 0,
             under_way: 0,
+            strange: false,
+            asked_to_end: false,
             answers: BTreeMap::new(),
         }
     }
@@ -174,16 +191,24 @@ impl State {
         begins
     }
 
-    fn end(&mut self, number: usize, now: Instant) {
+    fn end(&mut self, number: usize, signed: bool, now: Instant) {
         self.answers.remove(&number);
+        self.strange = !signed;
         self.under_way = self.under_way.saturating_sub(1);
         if self.under_way == 0 {
             self.waiting_since = now;
         }
     }
 
+    /// Whether this is news to it.
+    fn is_wanted(&mut self) -> bool {
+        let news = self.strange && !self.asked_to_end;
+        self.asked_to_end |= news;
+        news
+    }
+
     fn is_spent(&self, limits: &Limits, now: Instant) -> bool {
-        self.requests >= limits.requests_max || now >= self.opened + limits.age
+        self.asked_to_end || self.requests >= limits.requests_max || now >= self.opened + limits.age
     }
 
     /// While no request is under way: when the time for a head, or for doing nothing, is over.
@@ -228,7 +253,7 @@ mod tests {
         let number = state.begin();
         assert_eq!(state.ends_at(&LIMITS), None);
         assert!(!state.read(at(1)), "its body");
-        state.end(number, at(5));
+        state.end(number, true, at(5));
         assert_eq!(state.ends_at(&LIMITS), Some(at(15)));
         assert!(state.read(at(14)));
         assert_eq!(state.ends_at(&LIMITS), Some(at(15)), "a head from 14 on");
@@ -246,10 +271,10 @@ mod tests {
         state.answers.insert(two, at(1));
         state.answers.insert(one, at(2));
         assert_eq!(state.untaken_at(&LIMITS), Some(at(3)));
-        state.end(two, at(2));
+        state.end(two, true, at(2));
         assert_eq!(state.untaken_at(&LIMITS), Some(at(4)));
         assert_eq!(state.ends_at(&LIMITS), None);
-        state.end(one, at(3));
+        state.end(one, true, at(3));
         assert_eq!(state.untaken_at(&LIMITS), None);
     }
 
@@ -263,5 +288,22 @@ mod tests {
         assert!(!state.is_spent(&LIMITS, start));
         state.begin();
         assert!(state.is_spent(&LIMITS, start));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn where_another_waits_it_ends_unless_it_was_signed_for() {
+        let start = Instant::now();
+        let mut state = State::new(start);
+        assert!(!state.is_wanted(), "it has asked nothing yet");
+        for (signed, ends) in [(true, false), (false, true), (true, true)] {
+            let number = state.begin();
+            state.end(number, signed, start);
+            assert_eq!(state.is_wanted(), !signed);
+            let limits = Limits {
+                requests_max: 9,
+                ..LIMITS
+            };
+            assert_eq!(state.is_spent(&limits, start), ends, "{signed}");
+        }
     }
 }

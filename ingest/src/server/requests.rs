@@ -1,7 +1,7 @@
 //! What is done with each request of a connection before and after the routes see it.
 
 use super::{
-    Shared,
+    Shared, Signed,
     client::Client,
     life::{Life, UnderWay},
     opening::Version,
@@ -47,7 +47,7 @@ impl Service<Request<Incoming>> for Requests {
     type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Infallible>> + Send>>;
 
     fn call(&self, mut request: Request<Incoming>) -> Self::Future {
-        let under_way = self.life.begin();
+        let mut under_way = self.life.begin();
         if self.is_last() {
             self.life.wake();
         }
@@ -65,7 +65,8 @@ impl Service<Request<Incoming>> for Requests {
                 let close = HeaderValue::from_static("close");
                 response.headers_mut().insert(header::CONNECTION, close);
             }
-            under_way.answered(Instant::now());
+            let signed = response.extensions().get::<Signed>().is_some();
+            under_way.answered(Instant::now(), signed);
             Ok(response.map(|body| Answer {
                 body,
                 _request: under_way,

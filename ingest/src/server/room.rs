@@ -1,5 +1,6 @@
 //! Room for so many connections. When it is used up, those that do nothing give way to new ones: else whoever opens enough
-//! connections and sends nothing would keep all others out.
+//! connections and sends nothing would keep all others out. Nor does it help to send something all the time: those whose last
+//! request was not signed end with their next answer.
 
 use super::life::Life;
 use std::{
@@ -77,9 +78,10 @@ impl Room {
         }
     }
 
-    /// Cuts off the connection that has waited longest, if one has waited long enough.
+    /// Tells all that a place is wanted, and cuts off the one that has waited longest, if one has waited long enough.
     fn make(&self, now: Instant) -> bool {
         let lives = self.lives.lock().unwrap_or_else(PoisonError::into_inner);
+        lives.values().for_each(|life| life.is_wanted());
         let waiting = lives
             .values()
             .filter(|life| !life.cut.is_cancelled())

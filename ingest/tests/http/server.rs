@@ -292,6 +292,38 @@ async fn an_idle_connection_gives_way_to_a_new_one() {
     running.stop().await;
 }
 
+/// Sends the same request every now and then, so that it never counts as idle, and reads the answers. False: told to go.
+async fn busy(stream: &mut TcpStream, text: &str, times: usize) -> bool {
+    for _ in 0..times {
+        send(stream, text).await;
+        if answer(stream).await.contains("connection: close") {
+            return false;
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    true
+}
+
+#[tokio::test]
+async fn a_busy_stranger_gives_way_and_a_busy_sender_does_not() {
+    let config = IngestConfig {
+        connections_max: 1,
+        ..IngestConfig::default()
+    };
+    let running = start(config, &FakeLog::new()).await;
+    let mut stranger = running.connect().await;
+    let forged = "POST /hooks/github HTTP/1.1\r\nhost: h\r\ncontent-length: 0\r\n\r\n";
+    assert!(busy(&mut stranger, forged, 3).await, "nobody waits");
+    let mut sender = running.connect().await;
+    send(&mut sender, &whole("{}")).await;
+    assert!(!busy(&mut stranger, forged, 100).await);
+    assert!(answer(&mut sender).await.starts_with("HTTP/1.1 202 "));
+
+    let _waits = running.connect().await;
+    assert!(busy(&mut sender, &whole("{}"), 10).await);
+    running.stop().await;
+}
+
 #[tokio::test]
 async fn the_end_waits_for_requests_under_way_and_takes_no_new_ones() {
     let log = FakeLog::holding();

@@ -3,7 +3,7 @@
 use crate::{
     fake_log::FakeLog,
     router::until,
-    server::{PATIENCE, Running, start},
+    server::{PATIENCE, Running, answer, send, start, whole},
     signed,
 };
 use bytes::Bytes;
@@ -118,6 +118,31 @@ async fn webhooks_are_taken_over_one_connection() {
     assert_eq!(log.acknowledged(), 10);
     running.stop().await;
     assert!(timeout(PATIENCE, connection).await.unwrap().is_ok());
+}
+
+#[tokio::test]
+async fn a_stranger_with_a_request_always_under_way_gives_way() {
+    let config = IngestConfig {
+        connections_max: 1,
+        body_timeout: Duration::from_millis(200),
+        ..IngestConfig::default()
+    };
+    let running = start(config, &FakeLog::new()).await;
+    let (mut stranger, _connection) = client(&running).await;
+    let mut stream = running.connect().await;
+    let told_to_go = async {
+        loop {
+            std::future::poll_fn(|cx| stranger.poll_ready(cx)).await?;
+            let request = Request::post("http://h/hooks/github").body(()).unwrap();
+            let (answer, _body) = stranger.send_request(request, false)?;
+            assert_eq!(answer.await?.status(), 408);
+        }
+    };
+    let told: Result<(), h2::Error> = timeout(PATIENCE, told_to_go).await.unwrap();
+    assert!(told.unwrap_err().is_go_away());
+    send(&mut stream, &whole("{}")).await;
+    assert!(answer(&mut stream).await.starts_with("HTTP/1.1 202 "));
+    running.stop().await;
 }
 
 #[tokio::test]
