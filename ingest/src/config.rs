@@ -69,7 +69,7 @@ pub struct IngestConfig {
     pub trusted_proxies: Vec<IpNet>,
     /// TLS at this port; none: plain HTTP.
     pub tls: Option<TlsConfig>,
-    /// Bytes of bodies held at once; a request beyond them is answered 503.
+    /// Bytes of bodies held at once; a request beyond them is answered 503. Heads may have half as many, in their own right.
     pub in_flight_bytes_max: usize,
     /// Requests under way may take this long after the shutdown began.
     #[serde(with = "humantime_serde")]

@@ -12,6 +12,7 @@ use crate::{
     extract::{delivery_id, event_type},
     hand_over::{self, Place},
     handshake::{self, Answered},
+    metrics::Metrics,
     pass_on::pass_on,
     rule::Rule,
     server::{Client, Signed},
@@ -122,6 +123,14 @@ pub(crate) fn unknown<L>(app: &App<L>) -> Response {
     let refused = Refused::UnknownSource;
     app.inner().metrics.answered("unknown", refused.outcome());
     tracing::debug!(outcome = refused.outcome(), "request to no source");
+    refused.into_response()
+}
+
+/// Answers a request of which not even the head can be kept.
+pub(crate) fn overloaded(metrics: &Metrics) -> Response {
+    let refused = Refused::Full;
+    metrics.answered("unknown", refused.outcome());
+    tracing::debug!(outcome = refused.outcome(), "no room for a head");
     refused.into_response()
 }
 

@@ -24,6 +24,7 @@ use self::{
 };
 use crate::{
     app::{App, Inner},
+    config::IngestConfig,
     metrics::Metrics,
     receive,
 };
@@ -45,6 +46,7 @@ use std::{
 };
 use tokio::{
     net::{TcpListener, TcpStream},
+    sync::Semaphore,
     time::{Instant, sleep, timeout_at},
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
@@ -54,6 +56,9 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// The log may take this long to flush, even when the requests have used the drain time up.
 const FLUSH_MIN: Duration = Duration::from_secs(1);
+
+/// Heads always have so much, bytes.
+const HEADS_BYTES_MIN: usize = 1 << 20;
 
 /// What all connections share.
 #[derive(Debug)]
@@ -65,6 +70,8 @@ struct Shared {
     proxy_protocol: bool,
     trusted: Trusted,
     addresses: Addresses,
+    /// Bytes of heads that may be held, over all requests.
+    heads: Arc<Semaphore>,
     metrics: Metrics,
     draining: CancellationToken,
     shutdown: CancellationToken,
@@ -193,6 +200,7 @@ impl Shared {
             proxy_protocol: config.proxy_protocol,
             trusted: Trusted(config.trusted_proxies.clone()),
             addresses: Addresses::new(config.connections_per_address_max),
+            heads: Arc::new(Semaphore::new(heads_bytes_max(config))),
             metrics: inner.metrics.clone(),
             draining,
             shutdown,
@@ -230,6 +238,11 @@ impl NotServed {
             Self::GaveWay => "gave_way",
         }
     }
+}
+
+/// Half of what bodies may have, but enough for the heads of some connections.
+fn heads_bytes_max(config: &IngestConfig) -> usize {
+    (config.in_flight_bytes_max / 2).max(HEADS_BYTES_MIN)
 }
 
 async fn to_source<L: EventLog>(

@@ -6,6 +6,7 @@ use super::{
     life::{Life, UnderWay},
     opening::Version,
 };
+use crate::receive::overloaded;
 use axum::{Router, body::Body};
 use bytes::Bytes;
 use http::{HeaderValue, Request, Response, header};
@@ -57,10 +58,18 @@ impl Service<Request<Incoming>> for Requests {
             self.shared.trusted.client(self.peer, request.headers())
         };
         request.extensions_mut().insert(Client(client));
-        let answer = self.routes.call(request);
+        // Here, and not in the request's task: HTTP/2 packs heads so well that many would pile up until theirs run.
+        let held = Arc::clone(&self.shared.heads).try_acquire_many_owned(head_bytes(&request));
+        let answer = held.map(|held| (self.routes.call(request), held));
         let this = self.clone();
         Box::pin(async move {
-            let Ok(mut response) = answer.await;
+            let mut response = match answer {
+                Ok((answer, _held)) => {
+                    let Ok(response) = answer.await;
+                    response
+                }
+                Err(_none_left) => overloaded(&this.shared.metrics),
+            };
             if this.version == Version::Http1 && this.is_last() {
                 let close = HeaderValue::from_static("close");
                 response.headers_mut().insert(header::CONNECTION, close);
@@ -83,6 +92,14 @@ impl Requests {
         } = &*self.shared;
         draining.is_cancelled() || self.life.is_spent(limits, Instant::now())
     }
+}
+
+/// As HTTP/2 counts it: 32 bytes for each field besides name and value (RFC 9113 section 6.5.2).
+fn head_bytes<B>(request: &Request<B>) -> u32 {
+    let fields = request.headers().iter();
+    let fields = fields.map(|(name, value)| name.as_str().len() + value.len() + 32);
+    let target = request.uri().path().len() + request.uri().query().map_or(0, str::len);
+    u32::try_from(target + fields.sum::<usize>()).unwrap_or(u32::MAX)
 }
 
 // === impl Answer ===

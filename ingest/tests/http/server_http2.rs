@@ -146,6 +146,41 @@ async fn a_stranger_with_a_request_always_under_way_gives_way() {
 }
 
 #[tokio::test]
+async fn heads_of_all_streams_share_one_budget() {
+    let config = IngestConfig {
+        // So that heads have no more than a megabyte.
+        in_flight_bytes_max: 2 << 20,
+        ..IngestConfig::default()
+    };
+    let running = start(config, &FakeLog::new()).await;
+    let (mut client, _connection) = client(&running).await;
+    // Packed they are a few dozen bytes. A field costs more than its bytes: 34 with the RFC's 32.
+    let hold = |client: &mut SendRequest<Bytes>| {
+        let mut request = Request::post("http://h/hooks/github");
+        for _ in 0..800 {
+            request = request.header("a", "b");
+        }
+        client
+            .send_request(request.body(()).unwrap(), false)
+            .unwrap()
+    };
+    let fit = (1 << 20) / (800 * 34 + 40);
+    let held: Vec<_> = (0..fit).map(|_| hold(&mut client)).collect();
+    let (refused, _body) = hold(&mut client);
+    assert_eq!(status(refused).await.status(), 503);
+
+    drop(held);
+    let taken = async {
+        while {
+            let answer = post(&mut client, b"{}").await.unwrap();
+            status(answer).await.status() != 202
+        } {}
+    };
+    timeout(PATIENCE, taken).await.unwrap();
+    running.stop().await;
+}
+
+#[tokio::test]
 async fn bodies_of_all_streams_share_one_budget() {
     let log = FakeLog::holding();
     let config = IngestConfig {
