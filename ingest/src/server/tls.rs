@@ -16,6 +16,10 @@ use std::{
 /// The protocols that are offered in a handshake, the preferred one first.
 const PROTOCOLS: [&[u8]; 2] = [b"h2", b"http/1.1"];
 
+/// Instead of the parser's own words: it quotes what it stumbled over, and of a key without its line breaks that is the key.
+const NO_PEM: &str =
+    "can not be read as PEM: are its lines whole, and the line breaks still there?";
+
 /// Certificate and key, as their files are now.
 pub(crate) struct Tls {
     /// Both watch their files as secrets do: about once a second, and a file that has become unreadable keeps its old value.
@@ -113,11 +117,11 @@ fn server_config(cert: &[u8], key: &[u8]) -> Result<ServerConfig, (&'static str,
     let wrong = |file: &'static str, what: &dyn Display| (file, what.to_string());
     let chain = CertificateDer::pem_slice_iter(cert)
         .collect::<Result<Vec<_>, _>>()
-        .map_err(|error| wrong("cert", &error))?;
+        .map_err(|_quoting| wrong("cert", &NO_PEM))?;
     if chain.is_empty() {
         return Err(wrong("cert", &"holds no certificate"));
     }
-    let key = PrivateKeyDer::from_pem_slice(key).map_err(|error| wrong("key", &error))?;
+    let key = PrivateKeyDer::from_pem_slice(key).map_err(|_quoting| wrong("key", &NO_PEM))?;
     // The provider is named: the process may have another default, or none.
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let mut config = ServerConfig::builder_with_provider(provider)

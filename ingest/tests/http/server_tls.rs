@@ -222,3 +222,24 @@ fn files_that_can_not_be_used_are_named() {
         assert_eq!(keys, at, "{problems:?}");
     }
 }
+
+/// What a variable or a copied field often makes of a key. Its bytes as numbers would be the key as well.
+#[test]
+fn a_key_that_can_not_be_read_is_not_quoted() {
+    let dir = tempfile::tempdir().unwrap();
+    let flat = ONE.1.replace('\n', "");
+    let spaced = ONE.1.replace('\n', " ");
+    let cut = ONE.1.trim_end().trim_end_matches('-');
+    let bent = ONE.1.replacen("MIGH", "MI!H", 1);
+    for key in [flat.as_str(), &spaced, cut, &bent] {
+        for (cert, key) in [(ONE.0, key), (key, ONE.1)] {
+            write(dir.path(), cert, key);
+            let problems = try_app(config(dir.path()), GITHUB, FakeLog::new()).unwrap_err();
+            let [problem] = problems.as_slice() else {
+                panic!("{problems:?}")
+            };
+            let digits = problem.message.chars().any(|c| c.is_ascii_digit());
+            assert!(!digits && problem.message.len() < 100, "{problem:?}");
+        }
+    }
+}
