@@ -1,5 +1,6 @@
 //! Which of a request's headers travel with the webhook.
 
+use crate::rule::{Algorithm, Rule};
 use http::{HeaderMap, HeaderName};
 use schemas::Header;
 
@@ -44,12 +45,13 @@ const CREDENTIAL_ENDS: [&str; 7] = [
 /// Kept by the webhook elsewhere, or replaced by our own: a stranger's trace is not ours to go on with.
 const REPLACED: [&str; 4] = ["content-type", "traceparent", "tracestate", "baggage"];
 
-/// The headers that may be passed on, in order, names in lower case.
-pub(crate) fn pass_on(headers: &HeaderMap) -> Vec<Header> {
+/// The headers that may be passed on, in order, names in lower case. `rules` are the source's.
+pub(crate) fn pass_on(headers: &HeaderMap, rules: &[Rule]) -> Vec<Header> {
     let of_the_connection = named_by_connection(headers);
     headers
         .iter()
         .filter(|(name, _)| may_pass(name.as_str()) && !of_the_connection.contains(name))
+        .filter(|(name, _)| !rules.iter().any(|rule| is_token(name, rule)))
         .map(|(name, value)| Header {
             name: name.as_str().to_owned(),
             // A copy: a slice of the connection's read buffer would keep all of it alive.
@@ -66,6 +68,13 @@ fn may_pass(name: &str) -> bool {
     !credential && !OF_THE_CONNECTION.contains(&name) && !REPLACED.contains(&name)
 }
 
+/// Whether it is where the source's sender shows the secret itself, whatever that header is called.
+fn is_token(name: &HeaderName, rule: &Rule) -> bool {
+    let signature = rule.signature.as_ref();
+    rule.algorithm == Algorithm::Token
+        && signature.is_some_and(|signature| name.as_str().eq_ignore_ascii_case(&signature.header))
+}
+
 fn named_by_connection(headers: &HeaderMap) -> Vec<HeaderName> {
     headers
         .get_all("connection")
@@ -79,6 +88,7 @@ fn named_by_connection(headers: &HeaderMap) -> Vec<HeaderName> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::rule::presets;
     use http::HeaderValue;
 
     #[test]
@@ -103,7 +113,7 @@ mod tests {
         }
         headers.append("x-many", HeaderValue::from_static("1"));
         headers.append("x-many", HeaderValue::from_bytes(b"\xff").unwrap());
-        let kept: Vec<_> = pass_on(&headers)
+        let kept: Vec<_> = pass_on(&headers, &[])
             .into_iter()
             .map(|header| (header.name, header.value))
             .collect();
@@ -119,5 +129,21 @@ mod tests {
             .map(|(name, value)| (name.as_str(), value.as_ref()))
             .collect();
         assert_eq!(kept, expected);
+    }
+
+    #[test]
+    fn a_token_stays_here_whatever_its_header_is_called() {
+        let mut rule = presets().unwrap().remove("gitlab-token").unwrap().verify;
+        rule.signature.as_mut().unwrap().header = "X-Hook-Key".to_owned();
+        let mut headers = HeaderMap::new();
+        headers.append("x-hook-key", HeaderValue::from_static("the secret"));
+        headers.append("x-other", HeaderValue::from_static("1"));
+        let names = |rules: &[Rule]| -> Vec<String> {
+            let kept = pass_on(&headers, rules).into_iter();
+            kept.map(|header| header.name).collect()
+        };
+        assert_eq!(names(std::slice::from_ref(&rule)), ["x-other"]);
+        rule.algorithm = Algorithm::HmacSha256;
+        assert_eq!(names(&[rule]), ["x-hook-key", "x-other"]);
     }
 }

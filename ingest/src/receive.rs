@@ -371,7 +371,7 @@ fn to_webhook(
         content_type: content_type
             .and_then(|value| value.to_str().ok())
             .map(str::to_owned),
-        headers: pass_on(request.headers),
+        headers: pass_on(request.headers, &source.rules),
         body: body.clone(),
         received_at_ms: request.received_at_ms,
         generation: 0,
