@@ -30,6 +30,8 @@ pub(crate) enum Taken {
 pub(crate) enum Refused {
     #[error("no such source")]
     UnknownSource,
+    #[error("more headers than are taken")]
+    ManyHeaders,
     #[error("not a POST")]
     Method,
     #[error("the body is encoded")]
@@ -75,6 +77,13 @@ struct Saying {
     title: &'static str,
     detail: &'static str,
 }
+
+const MANY_HEADERS: Saying = Saying {
+    outcome: "too_many_headers",
+    status: StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
+    title: "Too many headers",
+    detail: "The request has more headers than are taken.",
+};
 
 /// RFC 9457.
 #[derive(Serialize)]
@@ -162,6 +171,7 @@ impl Refused {
                 "No such source",
                 "There is no source at this path.",
             ),
+            Self::ManyHeaders => return MANY_HEADERS,
             Self::Method => (
                 "bad_method",
                 StatusCode::METHOD_NOT_ALLOWED,

@@ -37,6 +37,10 @@ const INLINE_BYTES_MAX: usize = 256 << 10;
 /// [`Told::verification`] of a request that was signed rightly.
 const VERIFIED: &str = "ok";
 
+/// Headers of one request. HTTP/1 refuses more by itself; an HTTP/2 client could write a thousand in a kilobyte, and each takes
+/// some hundred bytes of memory here for as long as its body is waited for.
+const HEADERS_MAX: usize = 100;
+
 /// When the head had arrived.
 #[derive(Clone, Copy)]
 struct Arrival {
@@ -200,6 +204,9 @@ async fn take<L: EventLog>(
 }
 
 pub(crate) fn check_head(parts: &Parts, source: &Source) -> Result<(), Refused> {
+    if parts.headers.len() > HEADERS_MAX {
+        return Err(Refused::ManyHeaders);
+    }
     let greets = parts.method == Method::GET && source.greets();
     if parts.method != Method::POST && !greets {
         return Err(Refused::Method);

@@ -120,6 +120,26 @@ async fn webhooks_are_taken_over_one_connection() {
     assert!(timeout(PATIENCE, connection).await.unwrap().is_ok());
 }
 
+/// One byte each, out of HPACK's table: they would take a thousand times as much memory as they cost to send.
+#[tokio::test]
+async fn many_headers_are_refused_before_the_body_is_waited_for() {
+    let log = FakeLog::new();
+    let running = start(IngestConfig::default(), &log).await;
+    let (mut client, _connection) = client(&running).await;
+    for path in ["github", "nobody"] {
+        let mut request = Request::post(format!("http://h/hooks/{path}"));
+        for _ in 0..101 {
+            request = request.header("x-a", "");
+        }
+        let request = request.body(()).unwrap();
+        let (answer, _body) = client.send_request(request, false).unwrap();
+        assert_eq!(status(answer).await.status(), 431, "{path}");
+    }
+    let answer = post(&mut client, b"{}").await.unwrap();
+    assert_eq!(status(answer).await.status(), 202, "the connection goes on");
+    running.stop().await;
+}
+
 #[tokio::test]
 async fn a_stranger_with_a_request_always_under_way_gives_way() {
     let config = IngestConfig {
