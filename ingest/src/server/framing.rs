@@ -8,6 +8,9 @@
 /// one that says a length.
 const LINE_KEPT_MAX: usize = 256;
 
+/// Hex digits of a chunk's size: as many as 64 bits have.
+const SIZE_DIGITS_MAX: usize = 16;
+
 /// What is put over spoiled bytes, again and again. NUL is allowed nowhere in a head or around a chunk; the empty line behind it
 /// is there because hyper looks at a head that comes in parts only when that seems to be complete.
 const SPOIL: [u8; 3] = *b"\0\n\n";
@@ -206,7 +209,9 @@ fn chunk_size(line: &[u8]) -> Option<u64> {
         .position(|byte| !byte.is_ascii_hexdigit())
         .unwrap_or(line.len());
     let (digits, extensions) = line.split_at_checked(end)?;
-    if !matches!(extensions.first(), None | Some(b';' | b' ' | b'\t')) {
+    // A longer number may go on behind what is kept of the line.
+    let too_long = digits.len() > SIZE_DIGITS_MAX;
+    if too_long || !matches!(extensions.first(), None | Some(b';' | b' ' | b'\t')) {
         return None;
     }
     let digits = std::str::from_utf8(digits).ok()?;
@@ -283,7 +288,9 @@ mod tests {
         let padded = format!("content-length:{}5\r\n", " ".repeat(LINE_KEPT_MAX));
         assert!(!passes(&format!("POST / HTTP/1.1\r\n{padded}\r\n")));
         let coded = "POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n";
+        let zeros = format!("{}5\r\nabcde\r\n0\r\n\r\n", "0".repeat(LINE_KEPT_MAX));
         for body in [
+            zeros.as_str(),
             "2\nab\r\n",
             "2\r\nabc\r\n",
             "x\r\n",
