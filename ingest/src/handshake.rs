@@ -8,12 +8,14 @@ use crate::{
     extract::{form_field, json_text},
     request::Request,
     rule::{Algorithm, Handshake, Reply, Rule, Value},
-    verify::{Refusal, key::mac},
+    verify::{
+        Refusal,
+        key::{decoded, fits, mac},
+    },
 };
 use http::Method;
 use runtime::Secret;
 use std::collections::BTreeMap;
-use subtle::ConstantTimeEq;
 
 /// Longest value that is sent back, bytes.
 const ECHO_BYTES_MAX: usize = 1_024;
@@ -36,7 +38,8 @@ pub fn unsigned(rule: &Rule, token: Option<&Secret>, request: &Request<'_>) -> O
     })?;
     if let Some(name) = &handshake.token_query {
         let given = parameter(request, name)?;
-        let fits = token?.with(|token| bool::from(token.ct_eq(given.as_bytes())));
+        let given = [given.into_bytes()];
+        let fits = token?.with(|token| fits(Algorithm::Token, token, &[], &given));
         if !fits || !token?.usable_at(request.received_at_ms) {
             return None;
         }
@@ -108,7 +111,10 @@ fn reply(
                 Value::Json(path) => short(json_text(rule, request, path)?),
                 Value::HmacOfJson(path) => {
                     let text = short(json_text(rule, request, path)?)?;
-                    let made = secret?.with(|key| mac(Algorithm::HmacSha256, key, &[text]))?;
+                    let made = secret?.with(|secret| {
+                        let key = decoded(&rule.secret, secret).ok()?;
+                        mac(Algorithm::HmacSha256, &key, &[text])
+                    })?;
                     Some(hex::encode(made))
                 }
             };

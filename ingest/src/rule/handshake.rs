@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Handshake {
-    /// Dotted path of the JSON body (a string, number or boolean).
+    /// Dotted path of the JSON body (a string or an integer).
     #[serde(default)]
     pub json: Option<String>,
     /// Field of a form body.

@@ -9,12 +9,10 @@
 //! all of `additionalData` can be changed by whoever has seen a request. There is no time of signing either; the delivery
 //! id is made of signed fields ([`delivery_id`]), so that a repeat is a duplicate.
 
-use super::{
-    Refusal, Verified,
-    custom::{hmac, slot_of},
-};
+use super::{Refusal, Verified, custom::slot_of, key::mac};
 use crate::{
     Request,
+    rule::Algorithm,
     sign::{Made, SignError, Unsigned},
 };
 use base64::{Engine, engine::general_purpose::STANDARD};
@@ -110,7 +108,7 @@ pub(crate) fn verify(secrets: &[Secret], request: &Request<'_>) -> Result<Verifi
             return false;
         };
         let fits = |found, (text, signature): &(String, Vec<u8>)| {
-            let made = hmac::<Sha256>(&key, &[text.as_bytes()]);
+            let made = mac(Algorithm::HmacSha256, &key, &[text.as_bytes()]);
             made.is_some_and(|made| made.ct_eq(signature).into()) & found
         };
         signed.iter().fold(true, fits)
@@ -157,7 +155,8 @@ pub(crate) fn sign(secret: &[u8], unsigned: &Unsigned<'_>) -> Result<Made, SignE
         Err(_) => return Err(unknown("JSON")),
     };
     for (at, text) in signed.iter().enumerate() {
-        let made = hmac::<Sha256>(&key, &[text.as_bytes()]).ok_or(SignError::NoSecret)?;
+        let made =
+            mac(Algorithm::HmacSha256, &key, &[text.as_bytes()]).ok_or(SignError::NoSecret)?;
         let item = json
             .pointer_mut(&format!("/notificationItems/{at}/NotificationRequestItem"))
             .and_then(serde_json::Value::as_object_mut)

@@ -1,7 +1,6 @@
 //! What the verifiers share that the table of rules has no words for.
 
 use super::Refusal;
-use hmac::{Hmac, KeyInit, Mac, digest::block_api::EagerHash};
 use runtime::Secret;
 
 /// The first secret for which `fits` holds and whose `not_after` has not passed at `now_ms`. Looks at all, whatever fits.
@@ -19,17 +18,6 @@ pub(super) fn slot_of(
         slot = slot.or_else(|| fits.then_some(at));
     }
     slot.ok_or(Refusal::Mismatch)
-}
-
-/// The HMAC of `parts`, one after the other; none without a key.
-pub(super) fn hmac<D: EagerHash>(key: &[u8], parts: &[&[u8]]) -> Option<Vec<u8>> {
-    let mut mac = <Hmac<D> as KeyInit>::new_from_slice(key)
-        .ok()
-        .filter(|_| !key.is_empty())?;
-    for part in parts {
-        mac.update(part);
-    }
-    Some(mac.finalize().into_bytes().to_vec())
 }
 
 #[cfg(test)]

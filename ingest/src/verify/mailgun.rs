@@ -10,19 +10,14 @@
 //! A repeat after a failure has the first try's token and time, and the last comes after about eight hours, so the tolerance
 //! for the past has to be longer than that.
 
-use super::{
-    Refusal, Verified, canonical_number,
-    custom::{hmac, slot_of},
-    in_time,
-};
+use super::{Refusal, Verified, canonical_number, custom::slot_of, in_time, key::mac};
 use crate::{
     Request,
-    rule::Tolerance,
+    rule::{Algorithm, Tolerance},
     sign::{Made, SignError, Unsigned},
 };
 use runtime::Secret;
 use serde::Deserialize;
-use sha2::Sha256;
 use std::borrow::Cow;
 use subtle::ConstantTimeEq;
 
@@ -65,7 +60,7 @@ pub(crate) fn verify(
     // Digits that wander from the token to the time make it ten times as large: `in_time` refuses it.
     let parts = [signed.timestamp.as_bytes(), signed.token.as_bytes()];
     let slot = slot_of(secrets, request.received_at_ms, |key| {
-        let made = hmac::<Sha256>(key, &parts);
+        let made = mac(Algorithm::HmacSha256, key, &parts);
         made.is_some_and(|made| made.ct_eq(&signature).into())
     })?;
     in_time(signed_at_ms, request.received_at_ms, tolerance)?;
@@ -94,7 +89,7 @@ pub(crate) fn sign(key: &[u8], unsigned: &Unsigned<'_>) -> Result<Made, SignErro
     let token = unsigned.delivery_id;
     let timestamp = (unsigned.now_ms / 1_000).to_string();
     let parts = [timestamp.as_bytes(), token.as_bytes()];
-    let made = hmac::<Sha256>(key, &parts).ok_or(SignError::NoSecret)?;
+    let made = mac(Algorithm::HmacSha256, key, &parts).ok_or(SignError::NoSecret)?;
     let signature = serde_json::json!({
         "timestamp": timestamp,
         "token": token,

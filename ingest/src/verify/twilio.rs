@@ -8,18 +8,14 @@
 //! and values of a form are joined without anything between them: `a=bc` and `ab=c` have the same signature, and so have
 //! `?x` in the URL and a first parameter that begins with `?x`. Order and repetition of parameters are not signed at all.
 
-use super::{
-    Refusal, Verified,
-    custom::{hmac, slot_of},
-    single,
-};
+use super::{Refusal, Verified, custom::slot_of, key::mac, single};
 use crate::{
     Request,
+    rule::Algorithm,
     sign::{Made, SignError, Unsigned},
 };
 use base64::{Engine, engine::general_purpose::STANDARD};
 use runtime::Secret;
-use sha1::Sha1;
 use sha2::{Digest, Sha256};
 use std::{
     borrow::Cow,
@@ -60,7 +56,11 @@ pub(crate) fn verify(secrets: &[Secret], request: &Request<'_>) -> Result<Verifi
     });
     let slot = slot_of(secrets, request.received_at_ms, |token| {
         let fits = |found, url: &String| {
-            let made = hmac::<Sha1>(token, &[url.as_bytes(), &signed.parameters]);
+            let made = mac(
+                Algorithm::HmacSha1,
+                token,
+                &[url.as_bytes(), signed.parameters.as_slice()],
+            );
             made.is_some_and(|made| made.ct_eq(&signature).into()) | found
         };
         signed.urls.iter().fold(false, fits)
@@ -110,7 +110,12 @@ pub(crate) fn sign(
     };
     let [url, _] = with_and_without_port(base);
     let url = joined(&url, query.as_deref());
-    let made = hmac::<Sha1>(token, &[url.as_bytes(), &parameters]).ok_or(SignError::NoSecret)?;
+    let made = mac(
+        Algorithm::HmacSha1,
+        token,
+        &[url.as_bytes(), parameters.as_slice()],
+    )
+    .ok_or(SignError::NoSecret)?;
     let kind = if is_form {
         "application/x-www-form-urlencoded"
     } else {
