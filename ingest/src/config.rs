@@ -339,6 +339,10 @@ impl SourceConfig {
                 let message = "must be from 200 to 299: a webhook that was taken is answered so";
                 wrong("answer.status", message.to_owned());
             }
+            if answer.status == 204 && !answer.body.is_empty() {
+                let message = "must be empty: an answer with the status 204 has no body";
+                wrong("answer.body", message.to_owned());
+            }
             if http::HeaderValue::from_str(&answer.content_type).is_err() {
                 wrong("answer.content_type", "is not a media type".to_owned());
             }

@@ -345,6 +345,8 @@ fn instant_ms(unit: Unit, text: &str) -> Option<i64> {
     match unit {
         Unit::Seconds => canonical_number(text)?.checked_mul(1_000),
         Unit::Milliseconds => canonical_number(text),
+        // What a calendar may add in brackets could be the beginning of the body that is signed behind it.
+        Unit::Rfc3339 if text.contains('[') => None,
         Unit::Rfc3339 => {
             let instant: jiff::Timestamp = text.parse().ok()?;
             Some(instant.as_millisecond())

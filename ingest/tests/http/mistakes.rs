@@ -291,7 +291,7 @@ const PLACES: [(&str, &str, &str); 27] = [
 ];
 
 /// Lines of a source with the scheme and a secret; key below `sources.x`; what the message says.
-const SOURCES: [(&str, &str, &str, &str); 23] = [
+const SOURCES: [(&str, &str, &str, &str); 24] = [
     ("square", "", "public_url", "is missing"),
     ("hubspot", "", "public_url", "is missing"),
     ("twilio", "", "public_url", "is missing"),
@@ -336,6 +336,12 @@ const SOURCES: [(&str, &str, &str, &str); 23] = [
         "answer = { status = 500 }",
         "answer.status",
         "from 200 to 299",
+    ),
+    (
+        "github",
+        "answer = { status = 204, body = \"ok\" }",
+        "answer.body",
+        "must be empty",
     ),
     (
         "github",

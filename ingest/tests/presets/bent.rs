@@ -274,6 +274,7 @@ fn a_time_in_a_header_has_one_spelling_and_is_signed() {
             Unit::Rfc3339 => vec![
                 "1700000000".to_owned(),
                 text.replace('Z', ""),
+                format!("{text}[UTC]"),
                 "today".to_owned(),
             ],
         };
