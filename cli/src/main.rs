@@ -10,6 +10,7 @@ mod dlq;
 mod failure;
 mod files;
 mod output;
+mod outward;
 mod ports;
 mod process;
 mod reconcile;

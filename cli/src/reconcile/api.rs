@@ -5,11 +5,12 @@ use super::{
     config::ReconcileConfig,
     progress::Progress,
 };
+use crate::outward::{self, causes};
 use bytes::{Bytes, BytesMut};
 use http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use reqwest::{Client, Url};
 use runtime::{Clock, Problem, Secret};
-use std::{error::Error, path::Path, time::Duration};
+use std::{path::Path, time::Duration};
 
 /// One request with its whole answer.
 const CALL_DEADLINE: Duration = Duration::from_secs(30);
@@ -106,8 +107,15 @@ impl Api {
         if !token.usable_at(clock.now_ms()) {
             return Err(wrong("token", "its `not_after` has passed".to_owned()));
         }
-        let client = client(url.scheme() == "http")
-            .map_err(|error| wrong("api_url", format!("no client can be built: {error}")))?;
+        let client = outward::client(&url)
+            .map_err(|blocked| wrong("api_url", blocked.to_string()))?
+            .https_only(url.scheme() != "http")
+            .user_agent(USER_AGENT)
+            .connect_timeout(CONNECT_DEADLINE)
+            .timeout(CALL_DEADLINE)
+            .build();
+        let unbuilt = |error| format!("no client can be built: {}", causes(error));
+        let client = client.map_err(|error| wrong("api_url", unbuilt(error)))?;
         Ok(Self {
             client,
             base: url,
@@ -200,7 +208,7 @@ impl Api {
             .header(header::AUTHORIZATION, authorization.ok_or(Fault::Token)?);
         let mut response = request.send().await.map_err(|error| {
             let unsent = error.is_connect();
-            let cause = causes(&error.without_url());
+            let cause = causes(error);
             if unsent {
                 Fault::Unsent(cause)
             } else {
@@ -216,7 +224,7 @@ impl Api {
                 }
                 Ok(Some(chunk)) => body.extend_from_slice(&chunk),
                 Ok(None) => break,
-                Err(error) => return Err(Fault::Unanswered(causes(&error.without_url()))),
+                Err(error) => return Err(Fault::Unanswered(causes(error))),
             }
         }
         let body = body.freeze();
@@ -260,18 +268,6 @@ impl ApiError {
     }
 }
 
-/// Wherever the operator has said that GitHub stands; only cloud metadata addresses are never dialled.
-fn client(plain: bool) -> reqwest::Result<Client> {
-    let anywhere = ["0.0.0.0/0", "::/0"];
-    let anywhere = anywhere.iter().filter_map(|net| net.parse().ok());
-    runtime::addresses::client(anywhere.collect())
-        .https_only(!plain)
-        .user_agent(USER_AGENT)
-        .connect_timeout(CONNECT_DEADLINE)
-        .timeout(CALL_DEADLINE)
-        .build()
-}
-
 /// The pause after the `failures`th failure; `jitter` is in 0 to 1. None: enough.
 fn after_failure(failures: u32, jitter: f64) -> Option<Duration> {
     if failures >= TRIES_MAX {
@@ -288,16 +284,6 @@ fn after_limit(told: Option<Duration>, limits: u32) -> Option<Duration> {
     let longer = 2_u32.saturating_pow(limits.saturating_sub(1));
     let wait = told.unwrap_or_else(|| LIMIT_WAIT.saturating_mul(longer));
     (limits <= LIMITS_MAX && wait <= LIMIT_WAIT_MAX).then_some(wait)
-}
-
-fn causes(error: &reqwest::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text += &format!(": {error}");
-        cause = error.source();
-    }
-    crate::output::plain(&text)
 }
 
 fn separator(message: &str) -> &'static str {

@@ -1,10 +1,12 @@
 //! The client of `fencepost send`.
 
-use crate::failure::Failure;
+use crate::{
+    failure::Failure,
+    outward::{self, causes},
+};
 use http::{HeaderMap, StatusCode};
 use reqwest::{Client, Url};
-use runtime::addresses;
-use std::{error::Error, time::Duration};
+use std::time::Duration;
 
 /// One request, from the name's lookup to the end of the answer. Longer than the deadline of any preset.
 const DEADLINE: Duration = Duration::from_secs(30);
@@ -29,24 +31,13 @@ pub(super) struct Answer {
 impl Poster {
     /// Whoever types the URL may call his own machine and network, but not a cloud's metadata by mistake.
     pub(super) fn new(url: &Url) -> Result<Self, Failure> {
-        let all: Vec<_> = ["0.0.0.0/0", "::/0"]
-            .iter()
-            .filter_map(|net| net.parse().ok())
-            .collect();
-        let host = url.host_str().unwrap_or_default();
-        let host = host.trim_start_matches('[').trim_end_matches(']');
-        if let Ok(ip) = host.parse()
-            && let Err(blocked) = addresses::allowed(ip, &all)
-        {
-            return Err(Failure::config("--to", blocked.to_string()));
-        }
-        match addresses::client(all).timeout(DEADLINE).build() {
-            Ok(client) => Ok(Self { client }),
-            Err(error) => Err(Failure::Unavailable(format!(
-                "no client can be built: {}",
-                told(error)
-            ))),
-        }
+        let client = match outward::client(url) {
+            Ok(client) => client.timeout(DEADLINE).build(),
+            Err(blocked) => return Err(Failure::config("--to", blocked.to_string())),
+        };
+        let unbuilt = |error| format!("no client can be built: {}", causes(error));
+        let client = client.map_err(|error| Failure::Unavailable(unbuilt(error)))?;
+        Ok(Self { client })
     }
 
     /// Posts and reads the answer.
@@ -61,7 +52,7 @@ impl Poster {
     ) -> Result<Answer, Failure> {
         let host = url.origin().ascii_serialization();
         let silent =
-            |error| Failure::Unavailable(format!("no answer from {host}: {}", told(error)));
+            |error| Failure::Unavailable(format!("no answer from {host}: {}", causes(error)));
         let request = self.client.post(url).headers(headers).body(body);
         let mut response = request.send().await.map_err(silent)?;
         let status = response.status();
@@ -97,16 +88,4 @@ impl Answer {
         }
         text.into_bytes()
     }
-}
-
-/// An error with its causes, without the URL, whose query may be signed.
-fn told(error: reqwest::Error) -> String {
-    let error = error.without_url();
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text += &format!(": {error}");
-        cause = error.source();
-    }
-    text
 }
