@@ -11,6 +11,7 @@ mod handshake;
 mod mistakes;
 mod options;
 mod outage;
+mod reports;
 mod router;
 mod server;
 mod server_connections;
