@@ -190,6 +190,18 @@ impl Process {
             .sum()
     }
 
+    /// Resident memory, KiB, as Linux counts it.
+    ///
+    /// # Panics
+    /// When the system does not say.
+    pub fn resident_kib(&self) -> u64 {
+        let path = format!("/proc/{}/status", self.child.id());
+        let status = std::fs::read_to_string(&path).unwrap_or_default();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+        let number = line.and_then(|rest| rest.split_whitespace().next()?.parse().ok());
+        number.unwrap_or_else(|| panic!("{path} names no VmRSS"))
+    }
+
     /// kill -9. Gives the time, milliseconds since the Unix epoch.
     pub fn kill_9(&mut self) -> i64 {
         // Earlier than the signal, so that nothing that arrives after it counts as before it.
