@@ -155,12 +155,17 @@ impl Process {
         self.ingest_port
     }
 
+    /// Where it says whether it is ready.
+    pub fn ready_url(&self) -> String {
+        format!("http://127.0.0.1:{}/readyz", self.admin_port)
+    }
+
     /// Waits for 200 on `/readyz`.
     ///
     /// # Panics
     /// With the log, when the process ends or is not ready in time.
     pub async fn wait_ready(&mut self) {
-        let url = format!("http://127.0.0.1:{}/readyz", self.admin_port);
+        let url = self.ready_url();
         let what = format!("{} is ready", self.role.name());
         until(READY_DEADLINE, &what, async || {
             if let Some(status) = self.child.try_wait().expect("a child can be waited for") {

@@ -25,6 +25,7 @@ pub struct Site {
     name: String,
     backend: String,
     ingest: String,
+    admin: String,
     dispatcher: String,
     destinations: String,
     route: Vec<String>,
@@ -116,6 +117,7 @@ replication_factor = 1
             name: format!("e2e-{test}-{short}"),
             backend: String::new(),
             ingest: String::new(),
+            admin: String::new(),
             dispatcher: String::new(),
             destinations: String::new(),
             route: Vec::new(),
@@ -152,6 +154,11 @@ retry = {{ base = "{base_s}s", factor = {factor:?}, jitter = {jitter:?}, attempt
     /// Lines of the section `[ingest]`.
     pub fn ingest(&mut self, lines: &str) {
         self.ingest = lines.to_owned();
+    }
+
+    /// Lines of the section `[admin]`.
+    pub fn admin(&mut self, lines: &str) {
+        self.admin = lines.to_owned();
     }
 
     /// Lines of the section `[dispatcher]`.
@@ -211,6 +218,7 @@ listen = "127.0.0.1:{ingest_port}"
 
 [admin]
 listen = "127.0.0.1:{admin_port}"
+{admin}
 
 [dispatcher]
 {dispatcher}
@@ -225,6 +233,7 @@ to = [{route}]
 "#,
             backend = self.backend,
             ingest = self.ingest,
+            admin = self.admin,
             dispatcher = self.dispatcher,
             destinations = self.destinations,
             route = self.route.join(", "),
