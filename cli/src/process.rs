@@ -19,13 +19,18 @@ use runtime::{
 };
 use schemas::TopicNames;
 use std::{
+    io,
+    net::SocketAddr,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
     time::Duration,
 };
-use tokio::{net::TcpListener, task::JoinSet};
+use tokio::{
+    net::{TcpListener, TcpSocket},
+    task::JoinSet,
+};
 use tokio_util::sync::CancellationToken;
 
 /// One answer of a dependency to `/readyz`.
@@ -252,9 +257,7 @@ impl Running {
             clock.clone(),
         )?;
         let address = config.ingest.listen;
-        let listener = TcpListener::bind(address)
-            .await
-            .map_err(|error| taken("ingest.listen", address, &error))?;
+        let listener = listen(address).map_err(|error| taken("ingest.listen", address, &error))?;
         let address = listener.local_addr().unwrap_or(address);
         tracing::info!(%address, path = config.ingest.path_prefix, "receiving webhooks");
         let (draining, stop) = (self.draining.clone(), self.stop.clone());
@@ -403,6 +406,22 @@ fn ticks(last_tick_ms: i64, now_ms: i64) -> Result<(), String> {
     Ok(())
 }
 
+/// Connections that wait to be accepted. A short queue overflows in a burst, and who was turned away comes again only after
+/// a second; the kernel has a limit of its own.
+const BACKLOG: u32 = 4_096;
+
+fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = if address.is_ipv4() {
+        TcpSocket::new_v4()?
+    } else {
+        TcpSocket::new_v6()?
+    };
+    // Else a restart would wait until the last connections are forgotten.
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    socket.listen(BACKLOG)
+}
+
 /// What the dispatcher has to know of a source.
 fn policy(source: &SourceConfig) -> SourcePolicy {
     SourcePolicy {
@@ -411,7 +430,7 @@ fn policy(source: &SourceConfig) -> SourcePolicy {
     }
 }
 
-fn taken(key: &str, address: std::net::SocketAddr, error: &std::io::Error) -> Failure {
+fn taken(key: &str, address: SocketAddr, error: &io::Error) -> Failure {
     Failure::Unavailable(format!("can not listen on {key} = {address}: {error}"))
 }
 

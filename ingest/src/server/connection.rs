@@ -227,7 +227,8 @@ impl Protocols {
             .header_read_timeout(None)
             .max_header_size(HEAD_BYTES_MAX as usize)
             .max_buf_size(READ_AHEAD_BYTES_MAX)
-            .half_close(false);
+            // Who has sent a whole request and nothing more is to come is owed its answer.
+            .half_close(true);
         let mut http2 = http2::Builder::new(Tasks(tasks));
         http2
             .timer(TokioTimer::new())
