@@ -133,18 +133,22 @@ impl Stand {
     }
 }
 
-async fn event(consumer: &mut KafkaConsumer) -> Event {
+/// The next event, with room for `room` records. One answer may hold an assignment and a record: who waits for the one leaves no
+/// room for the other.
+async fn event(consumer: &mut KafkaConsumer, room: usize) -> Event {
     let deadline = Instant::now() + DEADLINE;
     loop {
-        let events = tokio::time::timeout_at(deadline, consumer.next(1)).await;
-        if let Some(event) = events.expect("in time").expect("events").pop() {
+        let events = tokio::time::timeout_at(deadline, consumer.next(room)).await;
+        let mut events = events.expect("in time").expect("events");
+        assert!(events.len() <= 1, "more than was asked for: {events:?}");
+        if let Some(event) = events.pop() {
             return event;
         }
     }
 }
 
 async fn assigned(consumer: &mut KafkaConsumer) -> Epoch {
-    let event = event(consumer).await;
+    let event = event(consumer, 0).await;
     let Event::Assigned {
         partition: 0,
         epoch,
@@ -156,7 +160,7 @@ async fn assigned(consumer: &mut KafkaConsumer) -> Epoch {
 }
 
 async fn received_offset(consumer: &mut KafkaConsumer) -> i64 {
-    let event = event(consumer).await;
+    let event = event(consumer, 1).await;
     let Event::Record(record) = event else {
         panic!("no record: {event:?}")
     };
@@ -182,7 +186,7 @@ async fn a_lost_assignment_takes_no_watermark_and_is_read_again() {
         partitions,
         lost,
         release,
-    }) = event(&mut consumer).await
+    }) = event(&mut consumer, 0).await
     else {
         panic!("not revoked");
     };
