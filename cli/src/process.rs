@@ -220,7 +220,7 @@ impl Running {
             running.dispatch(loaded, clock, store)?;
         }
         if role.ingests() {
-            running.ingest(loaded, clock, spool).await?;
+            running.ingest(loaded, clock, spool)?;
         }
         Ok(running)
     }
@@ -241,7 +241,7 @@ impl Running {
         });
     }
 
-    async fn ingest(
+    fn ingest(
         &mut self,
         loaded: &Loaded,
         clock: &Clock,
