@@ -107,6 +107,21 @@ async fn a_connection_serves_several_webhooks() {
     running.stop().await;
 }
 
+/// The end of what a client sends is not the end of what it waits for.
+#[tokio::test]
+async fn who_closes_the_sending_side_after_a_request_is_answered() {
+    let log = FakeLog::holding();
+    let running = start(IngestConfig::default(), &log).await;
+    let mut stream = running.connect().await;
+    send(&mut stream, &whole("{}")).await;
+    stream.shutdown().await.unwrap();
+    until(|| log.asked().len() == 1).await;
+    log.release();
+    assert!(rest(&mut stream).await.starts_with("HTTP/1.1 202 "));
+    assert_eq!(log.acknowledged(), 1);
+    running.stop().await;
+}
+
 #[tokio::test]
 async fn a_slow_head_and_an_idle_connection_are_cut_off() {
     let config = IngestConfig {
