@@ -4,6 +4,7 @@
 //! | module | what |
 //! | --- | --- |
 //! | [`stack`] | where the real Kafka and Cassandra are, the cache, one heavy test at a time |
+//! | [`cluster`] | three brokers and three replicas of one test's own, each to be killed, paused and started again |
 //! | [`site`] | one test's own config: topics, keyspace, ports, secrets, destinations |
 //! | [`process`] | start, readiness, kill -9, SIGTERM, logs |
 //! | [`sender`] | signed webhooks, posted concurrently; remembers what was acknowledged |
@@ -13,6 +14,7 @@
 //! | [`peers`] | official libraries, which sign and verify |
 //! | [`payload`] | bodies: generated ones and GitHub's own examples |
 
+pub mod cluster;
 pub mod dead_letters;
 pub mod http;
 pub mod oracle;
