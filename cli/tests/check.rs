@@ -317,7 +317,7 @@ fn each_mistake_is_named_at_its_key() {
 }
 
 /// Place in [`GOOD`] (or in its form with Kafka and CQL) and a line there; `@` is the duration.
-const DURATIONS: [(&str, &str); 29] = [
+const DURATIONS: [(&str, &str); 33] = [
     ("# log", "retention = @"),
     ("# log", "dead_letters_retention = @"),
     ("# kafka", "retention = @"),
@@ -346,6 +346,10 @@ const DURATIONS: [(&str, &str); 29] = [
     ("# destination", "retry = { base = @ }"),
     ("# destination", "retry = { cap = @ }"),
     ("# destination", "retry = { max_age = @ }"),
+    ("# destination", "breaker = { window = @ }"),
+    ("# destination", "breaker = { open = @ }"),
+    ("# destination", "breaker = { open_max = @ }"),
+    ("# destination", "breaker = { penalty = @ }"),
     ("# admin", "drain_delay = @"),
 ];
 
@@ -400,6 +404,76 @@ fn no_duration_breaks_the_check() {
                 "{all}: {code:?} {stderr}"
             );
         }
+    }
+}
+
+#[test]
+fn what_bounds_a_destination_must_not_contradict_itself() {
+    for (line, key, message) in [
+        ("concurrency = 2000", "concurrency", "in_flight_max = 1024"),
+        ("rate = { per_second = 0.0 }", "rate.per_second", "0.001"),
+        ("rate = { per_second = nan }", "rate.per_second", "0.001"),
+        (
+            "rate = { per_second = 5.0, burst = 0 }",
+            "rate.burst",
+            "nothing would ever be sent",
+        ),
+        (
+            "breaker = { window = \"9s\" }",
+            "breaker.window",
+            "at least `timeout`",
+        ),
+        (
+            "concurrency = 2\nbreaker = { attempts_min = 13 }",
+            "breaker.attempts_min",
+            "at most 12 attempts",
+        ),
+        (
+            "rate = { per_second = 0.1 }\nbreaker = { attempts_min = 8 }",
+            "breaker.attempts_min",
+            "`rate`",
+        ),
+        (
+            "breaker = { failure_rate = 0.0 }",
+            "breaker.failure_rate",
+            "above 0",
+        ),
+        (
+            "breaker = { consecutive_failures = 0 }",
+            "breaker.consecutive_failures",
+            "above 0",
+        ),
+        (
+            "breaker = { open = \"31s\" }",
+            "breaker.open_max",
+            "at least `open`",
+        ),
+        (
+            "breaker = { penalty = \"31s\" }",
+            "breaker.penalty",
+            "at most `open_max`",
+        ),
+        (
+            "breaker = { open_max = \"72h\" }",
+            "breaker.open_max",
+            "below `retry.max_age`",
+        ),
+    ] {
+        let (code, stderr) = check(&GOOD.replace("# destination", line));
+        assert_eq!(code, Some(64), "{line}: {stderr}");
+        let key = format!("destinations.billing.{key}");
+        assert_eq!(keys(&stderr), [key], "{line}: {stderr}");
+        assert!(stderr.contains(message), "{line}: {stderr}");
+    }
+    for line in [
+        "concurrency = 1",
+        "timeout = \"5m\"",
+        "concurrency = 2\nbreaker = { attempts_min = 12 }",
+        "rate = { per_second = 0.1 }\nbreaker = { attempts_min = 7 }",
+        "breaker = { enabled = false }",
+    ] {
+        let (code, stderr) = check(&GOOD.replace("# destination", line));
+        assert_eq!(code, Some(0), "{line}: {stderr}");
     }
 }
 

@@ -1,9 +1,11 @@
 //! The sections `[dispatcher]`, `[destinations.<name>]` and `[[routes]]`.
 
 mod destination;
+mod gate;
 mod retry;
 
 pub use destination::{DestinationConfig, SigningConfig, SigningScheme};
+pub use gate::{BreakerConfig, RateConfig};
 pub use retry::RetryConfig;
 
 use runtime::Problem;
@@ -83,7 +85,15 @@ pub fn check(
                 "a destination's name has 1 to 64 of a-z, 0-9, `-` and `_`, and begins with a letter or digit",
             ));
         }
-        problems.extend(destination.check(&format!("destinations.{name}")));
+        let key = format!("destinations.{name}");
+        problems.extend(destination.check(&key));
+        if destination.concurrency > dispatcher.in_flight_max {
+            let message = format!(
+                "must be at most dispatcher.in_flight_max = {}: more are never in work",
+                dispatcher.in_flight_max
+            );
+            problems.push(Problem::new(format!("{key}.concurrency"), message));
+        }
     }
     for (at, route) in routes.iter().enumerate() {
         if route.to.is_empty() {

@@ -1,7 +1,8 @@
 //! Log → HTTP: claim, attempt, retry through delay tiers, dead-letter.
 //!
 //! Reading order: [`consume`] takes records from the log and spawns a job for each delivery; [`process`](mod@process) is the path of
-//! one delivery and holds the order of effects; [`decide`] says what follows from an outcome; [`send`] is the port to the
+//! one delivery and holds the order of effects; [`gate`] says whether the
+//! destination may be tried now; [`decide`] says what follows from an outcome; [`send`] is the port to the
 //! receivers; [`publish`] makes the records of the next hop and of the dead letter; [`partitions`] and [`offsets`] say
 //! what may be committed.
 //!
@@ -10,6 +11,7 @@
 pub mod config;
 pub mod consume;
 pub mod decide;
+pub mod gate;
 pub mod limits;
 pub mod metrics;
 pub mod offsets;
@@ -21,7 +23,8 @@ pub mod routes;
 pub mod send;
 
 pub use config::{
-    DestinationConfig, DispatcherConfig, RetryConfig, RouteConfig, SigningConfig, SigningScheme,
+    BreakerConfig, DestinationConfig, DispatcherConfig, RateConfig, RetryConfig, RouteConfig,
+    SigningConfig, SigningScheme,
 };
 pub use consume::{RunError, Status, run};
 pub use process::Path;

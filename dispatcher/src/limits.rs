@@ -1,22 +1,13 @@
-//! Bounds that keep one destination from harming the others, and memory flat (invariant 7).
+//! Bounds that keep memory flat (invariant 7).
 
-use crate::config::DestinationConfig;
-use std::{
-    collections::BTreeMap,
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering},
-    },
-    time::Duration,
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering},
 };
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// Counted for a held delivery beside its body.
 const HELD_OVERHEAD_BYTES: usize = 1_024;
-
-/// Room at the destinations: how many attempts run at once.
-#[derive(Debug)]
-pub struct Rooms(BTreeMap<String, Arc<Semaphore>>);
 
 /// Memory for deliveries that wait for their last seconds.
 #[derive(Clone, Debug)]
@@ -32,50 +23,6 @@ pub struct Holding {
     #[expect(dead_code, reason = "held for its drop")]
     bytes: OwnedSemaphorePermit,
     count: Arc<AtomicUsize>,
-}
-
-// === impl Rooms ===
-
-impl Rooms {
-    /// One room a destination, as large as its `concurrency`.
-    pub fn new(destinations: &BTreeMap<String, DestinationConfig>) -> Self {
-        let room = |config: &DestinationConfig| {
-            Arc::new(Semaphore::new(
-                config.concurrency.min(Semaphore::MAX_PERMITS),
-            ))
-        };
-        Self(
-            destinations
-                .iter()
-                .map(|(name, config)| (name.clone(), room(config)))
-                .collect(),
-        )
-    }
-
-    /// Waits for room, first come first served; none when it takes longer than `wait`. A destination that is not
-    /// configured has no limit, since nothing is sent to it.
-    pub async fn enter(&self, destination: &str, wait: Duration) -> Option<Entered> {
-        let Some(room) = self.0.get(destination) else {
-            return Some(Entered(None));
-        };
-        let entered = tokio::time::timeout(wait, Arc::clone(room).acquire_owned()).await;
-        // The semaphore is never closed.
-        Some(Entered(Some(entered.ok()?.ok()?)))
-    }
-}
-
-/// Room that is taken, until it is dropped.
-#[derive(Debug)]
-#[must_use]
-pub struct Entered(#[expect(dead_code, reason = "held for its drop")] Option<OwnedSemaphorePermit>);
-
-// === impl Entered ===
-
-impl Entered {
-    /// For what is not sent.
-    pub fn none() -> Self {
-        Self(None)
-    }
 }
 
 // === impl HeldBudget ===

@@ -15,6 +15,8 @@ pub struct Metrics {
     delivered_seconds: Histogram<f64>,
     retries: Counter<u64>,
     deferred: Counter<u64>,
+    gate_state: Gauge<u64>,
+    gate_limit: Gauge<u64>,
     dead_letters: Counter<u64>,
     lease_lost: Counter<u64>,
     unrouted: Counter<u64>,
@@ -53,6 +55,14 @@ impl Metrics {
             deferred: counter(
                 "fencepost_deliveries_deferred",
                 "put off without an attempt",
+            ),
+            gate_state: gauge(
+                "fencepost_gate_state",
+                "0 lets deliveries through, 1 half-open, 2 open breaker, 3 the receiver asked for a pause",
+            ),
+            gate_limit: gauge(
+                "fencepost_gate_limit",
+                "attempts at once that a destination gets now",
             ),
             dead_letters: counter("fencepost_dead_letters", "deliveries given up, by reason"),
             lease_lost: counter(
@@ -109,7 +119,14 @@ impl Metrics {
         );
     }
 
-    /// A delivery was put off: `no_room` or `busy`.
+    /// A destination's gate has changed.
+    pub fn gate(&self, destination: &str, state: u64, limit: usize) {
+        let destination = [KeyValue::new("destination", destination.to_owned())];
+        self.gate_state.record(state, &destination);
+        self.gate_limit.record(limit as u64, &destination);
+    }
+
+    /// A delivery was put off: a cause of the gate, or `busy`.
     pub fn deferred(&self, destination: &str, cause: &'static str) {
         let cause = KeyValue::new("cause", cause);
         self.deferred.add(

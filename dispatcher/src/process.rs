@@ -8,7 +8,8 @@ mod wait;
 use crate::{
     config::{DestinationConfig, DispatcherConfig, RetryConfig, RouteConfig, SourcePolicy},
     decide::{self, Decision, Standing},
-    limits::{HeldBudget, Rooms},
+    gate::{Entered, Entry, Gates},
+    limits::HeldBudget,
     metrics::Metrics,
     outcome::Outcome,
     publish::{self, Ending},
@@ -28,7 +29,7 @@ use uuid::Uuid;
 #[derive(Debug)]
 pub struct Path<L, S, H> {
     parts: Parts<L, S, H>,
-    rooms: Rooms,
+    gates: Gates,
     pub(crate) held: HeldBudget,
     pub(crate) metrics: Metrics,
 }
@@ -147,8 +148,11 @@ pub async fn process<L: EventLog, S: Store, H: Send>(
     }
     let mut parked = wait::Parked::default();
     loop {
-        let Some(room) = wait::room(path, job).await? else {
-            return wait::defer(path, job, wait::Cause::NoRoom).await;
+        let room = match wait::room(path, job).await? {
+            Entry::Entered(room) => room,
+            Entry::Refused(refused) => {
+                return wait::defer(path, job, wait::Cause::Refused(refused)).await;
+            }
         };
         // 1
         let claimed = match claim(path, job).await? {
@@ -171,7 +175,7 @@ pub async fn process<L: EventLog, S: Store, H: Send>(
         let lease = Lease::new(&claimed.held);
         let finished = lease::while_held(path, &lease, async {
             // 2
-            let Some(attempted) = attempt(path, job, &claimed, &lease).await? else {
+            let Some(attempted) = attempt(path, job, &claimed, &lease, &room).await? else {
                 return Ok(None);
             };
             drop(room);
@@ -297,6 +301,7 @@ async fn attempt<L: EventLog, S: Store, H: Send>(
     job: &mut Job,
     claimed: &Claimed,
     lease: &Lease<'_>,
+    room: &Entered,
 ) -> Result<Option<Attempted>, Infra> {
     let held = &claimed.held;
     if let Some(reason) = claimed.give_up {
@@ -326,7 +331,8 @@ async fn attempt<L: EventLog, S: Store, H: Send>(
         attempt: held.row.attempts,
         token: held.row.claim_token,
     };
-    let outcome = path.send.send(attempt).instrument(span).await;
+    let sending = path.send.send(attempt).instrument(span);
+    let outcome = room.attempt(&path.clock, sending).await;
     let now_ms = path.clock.now_ms();
     let retry = path
         .destinations
@@ -457,10 +463,11 @@ fn seconds(ms: i64) -> f64 {
 impl<L, S, H> Path<L, S, H> {
     /// A path over `parts`.
     pub fn new(parts: Parts<L, S, H>) -> Self {
+        let metrics = Metrics::new();
         Self {
-            rooms: Rooms::new(&parts.destinations),
+            gates: Gates::new(&parts.destinations, &parts.config, &metrics),
             held: HeldBudget::new(parts.config.held_bytes_max),
-            metrics: Metrics::new(),
+            metrics,
             parts,
         }
     }

@@ -1,6 +1,6 @@
 //! The section `[destinations.<name>]`.
 
-use super::{DURATION_MAX, RetryConfig};
+use super::{BreakerConfig, DURATION_MAX, RateConfig, RetryConfig};
 use ipnet::IpNet;
 use runtime::{Problem, SecretRef};
 use serde::Deserialize;
@@ -19,6 +19,12 @@ pub struct DestinationConfig {
     /// Attempts at once from one process.
     #[serde(default = "default_concurrency")]
     pub concurrency: usize,
+    /// Attempts a second from one process; as many as there are without.
+    #[serde(default)]
+    pub rate: Option<RateConfig>,
+    /// When a destination that only fails, or that is overloaded, is left alone.
+    #[serde(default)]
+    pub breaker: BreakerConfig,
     /// When and how often to try again.
     #[serde(default)]
     pub retry: RetryConfig,
@@ -94,6 +100,10 @@ impl DestinationConfig {
                 "names no secret",
             );
         }
+        if let Some(rate) = &self.rate {
+            problems.extend(rate.check(&format!("{key}.rate")));
+        }
+        problems.extend(self.breaker.check(&format!("{key}.breaker"), self));
         problems.extend(self.retry.check(&format!("{key}.retry")));
         problems
     }

@@ -5,7 +5,7 @@ use super::{Finished, Infra, Job, Path, Place};
 use crate::{
     config::DestinationConfig,
     decide::{self, Standing},
-    limits::Entered,
+    gate::{self, Ask, Class, Entered, Entry, Refused},
     publish,
     send::Send,
 };
@@ -63,12 +63,12 @@ pub(super) async fn until_due<L: EventLog, S: Store, H: Send>(
     }
 }
 
-/// Waits a bounded time for room at the destination. A delivery that will be given up for its age or its attempts needs
+/// Asks the destination's gate, and waits a bounded time there. A delivery that will be given up for its age or its attempts needs
 /// none: it must not go round for want of it.
 pub(super) async fn room<L: EventLog, S: Store, H: Send>(
     path: &Path<L, S, H>,
     job: &Job,
-) -> Result<Option<Entered>, Infra> {
+) -> Result<Entry, Infra> {
     let destination = path.destinations.get(&job.delivery.destination);
     let standing = Standing {
         attempt: job.delivery.attempt,
@@ -78,20 +78,25 @@ pub(super) async fn room<L: EventLog, S: Store, H: Send>(
         decide::before_attempt(standing, &found.retry, path.clock.now_ms()).is_some()
     };
     if destination.is_some_and(over) {
-        return Ok(Some(Entered::none()));
+        return Ok(Entry::Entered(Entered::none()));
     }
+    let ask = Ask {
+        destination: &job.delivery.destination,
+        class: Class::of(job.place.topic),
+        bytes: job.delivery.webhook.body.len(),
+    };
     tokio::select! {
         biased;
         () = job.owned.cancelled() => Err(Infra::Abandoned),
-        room = path.rooms.enter(&job.delivery.destination, path.config.room_wait) => Ok(room),
+        entry = path.gates.enter(ask, &path.clock) => Ok(entry),
     }
 }
 
 /// Why a record is put off without an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Cause {
-    /// Its destination has no room.
-    NoRoom,
+    /// Its destination's gate did not let it in.
+    Refused(Refused),
     /// Somebody else holds the claim.
     Busy,
 }
@@ -102,25 +107,42 @@ pub(super) async fn defer<L: EventLog, S: Store, H: Send>(
     job: &mut Job,
     cause: Cause,
 ) -> Result<Finished, Infra> {
-    let tier = deferral_tier(cause, job.delivery.deferred);
+    let jitter = rand::random_range(0.0..1.0);
+    let tier = deferral_tier(cause, job.delivery.deferred, jitter);
     job.delivery.deferred = job.delivery.deferred.saturating_add(1);
     publish_hop(path, job, Topic::Delay(tier)).await?;
     let cause = match cause {
-        Cause::NoRoom => "no_room",
+        Cause::Refused(refused) => refused.cause.as_str(),
         Cause::Busy => "busy",
     };
     path.metrics.deferred(&job.delivery.destination, cause);
     Ok(Finished::Deferred)
 }
 
-/// The tier of a deferral. Each one writes the whole record again, so a destination that stays full for long is asked
-/// more rarely. A claim that is held by somebody else ends within a lease: always the smallest tier.
-fn deferral_tier(cause: Cause, deferred: u32) -> DelayTier {
-    match (cause, deferred) {
-        (Cause::Busy, _) | (Cause::NoRoom, 0..=3) => DelayTier::S5,
-        (Cause::NoRoom, 4..=9) => DelayTier::S30,
-        (Cause::NoRoom, _) => DelayTier::M2,
-    }
+/// The tier of a deferral. A claim that is held by somebody else ends within a lease: always the smallest one. A gate says
+/// when there is sense in coming back: the largest tier that is not longer. `jitter` (0 to 1) adds up to as much again, so
+/// that those who came at once do not come back at once. Each deferral writes the whole record again; so while nothing
+/// gets through, one that was put off often comes back more rarely.
+fn deferral_tier(cause: Cause, deferred: u32, jitter: f64) -> DelayTier {
+    let Cause::Refused(Refused { cause, wait_ms }) = cause else {
+        return DelayTier::S5;
+    };
+    let by_count = match deferred {
+        0..=3 => DelayTier::S5,
+        4..=9 => DelayTier::S30,
+        _ => DelayTier::M2,
+    };
+    let (least, most) = match cause {
+        gate::Cause::NoRoom | gate::Cause::Rate => (DelayTier::S5, DelayTier::M10),
+        gate::Cause::Breaker => (by_count, DelayTier::M10),
+        // The receiver itself has named the time.
+        gate::Cause::Overload => (by_count, DelayTier::H1),
+    };
+    let wait = Duration::from_millis(wait_ms.unsigned_abs()).mul_f64(1.0 + jitter.clamp(0.0, 1.0));
+    let wait_ms = i64::try_from(wait.as_millis()).unwrap_or(i64::MAX);
+    DelayTier::for_remaining(wait_ms)
+        .unwrap_or(DelayTier::S5)
+        .clamp(least, most)
 }
 
 /// Waits, unless ownership ends first.
@@ -277,11 +299,35 @@ mod tests {
 
     #[test]
     fn a_destination_that_stays_full_is_asked_more_rarely() {
-        let tier = |deferred| deferral_tier(Cause::NoRoom, deferred);
+        let tier = |deferred| deferral_tier(refused(gate::Cause::Breaker, 0), deferred, 0.5);
         assert_eq!([tier(0), tier(3)], [DelayTier::S5; 2]);
         assert_eq!([tier(4), tier(9)], [DelayTier::S30; 2]);
         assert_eq!([tier(10), tier(u32::MAX)], [DelayTier::M2; 2]);
-        assert_eq!(deferral_tier(Cause::Busy, 100), DelayTier::S5);
+        let no_room = refused(gate::Cause::NoRoom, 0);
+        assert_eq!(deferral_tier(no_room, 100, 0.5), DelayTier::S5);
+        assert_eq!(deferral_tier(Cause::Busy, 100, 0.5), DelayTier::S5);
+    }
+
+    #[test]
+    fn a_deferral_takes_the_largest_tier_that_is_not_longer_than_the_gate_stays_closed() {
+        let tier =
+            |cause, seconds: i64, jitter| deferral_tier(refused(cause, seconds * 1_000), 0, jitter);
+        let breaker = gate::Cause::Breaker;
+        assert_eq!(tier(breaker, 2, 1.0), DelayTier::S5);
+        assert_eq!(tier(breaker, 29, 0.0), DelayTier::S5);
+        assert_eq!(tier(breaker, 29, 0.5), DelayTier::S30);
+        assert_eq!(tier(breaker, 120, 0.0), DelayTier::M2);
+        assert_eq!(tier(breaker, 1_000_000, 0.0), DelayTier::M10);
+        assert_eq!(tier(gate::Cause::Overload, 3_599, 0.0), DelayTier::M10);
+        assert_eq!(tier(gate::Cause::Overload, 1_000_000, 0.0), DelayTier::H1);
+        assert_eq!(
+            deferral_tier(refused(breaker, i64::MAX), 0, 1.0),
+            DelayTier::M10
+        );
+    }
+
+    fn refused(cause: gate::Cause, wait_ms: i64) -> Cause {
+        Cause::Refused(Refused { cause, wait_ms })
     }
 
     #[test]

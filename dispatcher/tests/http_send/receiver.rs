@@ -206,6 +206,8 @@ pub(crate) fn destination(url: &str) -> DestinationConfig {
         url: url.parse().unwrap(),
         timeout: Duration::from_secs(20),
         concurrency: 4,
+        rate: None,
+        breaker: dispatcher::BreakerConfig::default(),
         retry: RetryConfig::default(),
         retry_statuses: Vec::new(),
         signing: None,

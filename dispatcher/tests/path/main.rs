@@ -1,10 +1,11 @@
 //! The dispatcher between a fake log, a fake store and a fake receiver: `process()` in `steps`, `waits`, `leases`,
-//! `renewals`, `replays`, `sizes` and `ends`, the loop around it in `run`. The numbers of invariants are those of the design.
+//! `renewals`, `replays`, `sizes` and `ends`, the destinations' gates in `gates`, the loop around it in `run`. The numbers of invariants are those of the design.
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail the test")]
 
 mod driver;
 mod ends;
 mod fakes;
+mod gates;
 mod leases;
 mod renewals;
 mod replays;

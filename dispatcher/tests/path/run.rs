@@ -3,4 +3,4 @@
 mod bounds;
 mod ending;
 mod members;
-mod running;
+pub(crate) mod running;

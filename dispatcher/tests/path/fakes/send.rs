@@ -8,6 +8,7 @@ use dispatcher::{
 };
 use runtime::Clock;
 use std::{
+    collections::BTreeMap,
     sync::{
         Arc, Mutex, MutexGuard,
         atomic::{AtomicUsize, Ordering},
@@ -42,6 +43,8 @@ struct State {
     takes: Duration,
     gated: bool,
     panics_at: Option<String>,
+    /// Destinations that neither follow the script nor take as long as the others.
+    own: BTreeMap<String, (Outcome, Duration)>,
 }
 
 /// A request that a receiver has seen.
@@ -65,6 +68,7 @@ impl FakeSend {
             takes: Duration::ZERO,
             gated: false,
             panics_at: None,
+            own: BTreeMap::new(),
         };
         let shared = Shared {
             state: Mutex::new(state),
@@ -87,6 +91,12 @@ impl FakeSend {
     /// Every attempt takes this long.
     pub(crate) fn takes(&self, duration: Duration) {
         self.lock().takes = duration;
+    }
+
+    /// From now on all attempts at this destination take so long and come to this.
+    pub(crate) fn answers(&self, destination: &str, outcome: Outcome, takes: Duration) {
+        let own = (outcome, takes);
+        self.lock().own.insert(destination.to_owned(), own);
     }
 
     /// No attempt is answered until [`Self::answer`].
@@ -132,7 +142,10 @@ impl FakeSend {
                 body: attempt.webhook.body.clone(),
             });
             let at = number.min(state.script.len() - 1);
-            (state.script[at].clone(), state.takes, state.gated)
+            match state.own.get(attempt.destination).cloned() {
+                Some((outcome, takes)) => (outcome, takes, state.gated),
+                None => (state.script[at].clone(), state.takes, state.gated),
+            }
         };
         let bad = self.lock().panics_at.as_ref() == Some(&attempt.webhook.delivery_id);
         assert!(!bad, "a defect that the test asked for");

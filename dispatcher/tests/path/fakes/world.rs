@@ -144,6 +144,8 @@ fn destination() -> DestinationConfig {
         url: "https://billing.example/hooks".parse().unwrap(),
         timeout: Duration::from_secs(10),
         concurrency: 16,
+        rate: None,
+        breaker: dispatcher::BreakerConfig::default(),
         retry: dispatcher::RetryConfig::default(),
         retry_statuses: Vec::new(),
         signing: None,

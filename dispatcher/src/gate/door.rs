@@ -1,0 +1,282 @@
+//! One destination's gate as a state machine over plain values: what the four bounds say together.
+
+use super::{
+    Cause, Refused,
+    breaker::{self, Breaker, Lets},
+    overload::{self, Overload, Sign},
+    pace::{Pace, millis},
+    queue::{Class, Queue, Ticket},
+    rate::Rate,
+};
+use crate::outcome::Outcome;
+use schemas::OutcomeKind;
+
+/// For want of room a record is put off for at most so long at once: how fast a destination is, is a guess, and it may
+/// heal at any time.
+const ROOM_BOOKED_MAX_MS: i64 = 120_000;
+/// For want of tokens: their rate is no guess.
+const RATE_BOOKED_MAX_MS: i64 = 600_000;
+
+/// The bounds of one destination, resolved.
+#[derive(Clone, Debug)]
+pub(super) struct Bounds {
+    pub(super) concurrency: usize,
+    /// An attempt that took this long and has no status ran into its deadline.
+    pub(super) timeout_ms: i64,
+    pub(super) room_wait_ms: i64,
+    pub(super) rate: Option<Rate>,
+    pub(super) breaker: Option<(breaker::Settings, overload::Settings)>,
+}
+
+/// One destination's gate. `W` wakes somebody who waits.
+#[derive(Debug)]
+pub(super) struct Door<W> {
+    bounds: Bounds,
+    rate: Option<Rate>,
+    breaker: Option<Breaker>,
+    overload: Option<Overload>,
+    pub(super) queue: Queue<W>,
+    pace: Pace,
+    running: usize,
+}
+
+/// Leave to make one attempt.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Pass {
+    breaker: Option<breaker::Passed>,
+    cuts: u64,
+}
+
+/// The answer to somebody who wants in.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Answer {
+    Enter(Pass),
+    /// Look again after this time, or when woken.
+    Wait(Option<i64>),
+    Refused(Refused),
+}
+
+/// What an operator sees of a gate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Shown {
+    pub(super) state: &'static str,
+    pub(super) number: u64,
+    /// Fewer attempts at once than configured.
+    pub(super) spared: bool,
+}
+
+// === impl Door ===
+
+impl<W> Door<W> {
+    pub(super) fn new(bounds: Bounds) -> Self {
+        Self {
+            rate: bounds.rate.clone(),
+            breaker: bounds.breaker.map(|(settings, _)| Breaker::new(settings)),
+            overload: bounds.breaker.map(|(_, settings)| Overload::new(settings)),
+            bounds,
+            queue: Queue::new(),
+            pace: Pace::default(),
+            running: 0,
+        }
+    }
+
+    /// Somebody comes. He enters, is refused, or may wait: then the caller puts him into the queue. `over`: the destination
+    /// has its share of the window already.
+    pub(super) fn arrive(&mut self, class: Class, over: bool, now_ms: i64) -> Answer {
+        if let Some(refused) = self.closed(now_ms) {
+            return Answer::Refused(refused);
+        }
+        if self.queue.is_empty()
+            && let Ok(pass) = self.pass(now_ms)
+        {
+            return Answer::Enter(pass);
+        }
+        let (mine, other) = self.queue.lengths(class);
+        // The lines are served in turn.
+        let ahead = mine.saturating_add(other.min(mine + 1));
+        let (slots, of_breaker) = self.slots();
+        let room_ms =
+            self.pace.each_ms(slots, now_ms) * u32::try_from(ahead + 1).map_or(f64::MAX, f64::from);
+        let rate_ms = self
+            .rate
+            .as_ref()
+            .map_or(0, |rate| rate.wait_ms(ahead, now_ms));
+        if rate_ms > self.bounds.room_wait_ms {
+            return Answer::Refused(self.put_off(Cause::Rate, now_ms));
+        }
+        // A line that is much shorter than the other may grow on, so that a full window does not shut it out.
+        let shut_out = mine.saturating_mul(4) < other;
+        if millis(room_ms) > self.bounds.room_wait_ms || (over && !shut_out) {
+            let cause = if of_breaker {
+                Cause::Breaker
+            } else {
+                Cause::NoRoom
+            };
+            return Answer::Refused(self.put_off(cause, now_ms));
+        }
+        Answer::Wait(None)
+    }
+
+    /// Somebody who waits looks whether it is his turn. Who is answered but with [`Answer::Wait`], is out of the queue.
+    pub(super) fn look(&mut self, ticket: Ticket, now_ms: i64) -> Answer {
+        if let Some(refused) = self.closed(now_ms) {
+            self.queue.remove(ticket);
+            return Answer::Refused(refused);
+        }
+        if self.queue.front().is_none_or(|(front, _)| front != ticket) {
+            return Answer::Wait(None);
+        }
+        match self.pass(now_ms) {
+            Ok(pass) => {
+                self.queue.serve(ticket);
+                Answer::Enter(pass)
+            }
+            Err(wait_ms) => Answer::Wait(wait_ms),
+        }
+    }
+
+    /// Somebody has waited for as long as one may.
+    pub(super) fn give_up(&mut self, ticket: Ticket, now_ms: i64) -> Refused {
+        self.queue.remove(ticket);
+        if let Some(refused) = self.closed(now_ms) {
+            return refused;
+        }
+        let no_token = |rate: &Rate| rate.wait_ms(0, now_ms) > 0;
+        let cause = if self.slots().1 {
+            Cause::Breaker
+        } else if self.rate.as_ref().is_some_and(no_token) {
+            Cause::Rate
+        } else {
+            Cause::NoRoom
+        };
+        self.put_off(cause, now_ms)
+    }
+
+    /// An attempt has ended; what it says about the destination.
+    pub(super) fn ended(&mut self, pass: &Pass, outcome: &Outcome, took_ms: i64, now_ms: i64) {
+        self.pace.ended(took_ms, now_ms);
+        let timed_out = outcome.status.is_none() && took_ms >= self.bounds.timeout_ms;
+        let (failed, sign) = match outcome.kind {
+            OutcomeKind::Delivered | OutcomeKind::Rejected | OutcomeKind::Gone => {
+                (Some(false), Sign::Fine)
+            }
+            OutcomeKind::Throttled => {
+                let wished = outcome.retry_after.map(|wished| wished.as_millis());
+                let wished_ms = wished.map(|ms| i64::try_from(ms).unwrap_or(i64::MAX));
+                (Some(true), Sign::Throttled(wished_ms))
+            }
+            OutcomeKind::Failed if timed_out => (Some(true), Sign::TimedOut),
+            OutcomeKind::Failed => (Some(true), Sign::None),
+            // Nothing was sent, so nothing was learnt.
+            OutcomeKind::Blocked | OutcomeKind::Interrupted | OutcomeKind::Unknown => {
+                (None, Sign::None)
+            }
+        };
+        let room = self.limit();
+        if let (Some(breaker), Some(passed), Some(failed)) =
+            (&mut self.breaker, pass.breaker, failed)
+        {
+            breaker.ended(passed, failed, room, now_ms);
+        }
+        if let Some(overload) = &mut self.overload {
+            overload.ended(pass.cuts, sign, now_ms);
+        }
+    }
+
+    /// Somebody leaves; `begun`: he made an attempt.
+    pub(super) fn left(&mut self, pass: &Pass, begun: bool) {
+        self.running = self.running.saturating_sub(1);
+        if let (Some(breaker), Some(passed)) = (&mut self.breaker, pass.breaker) {
+            breaker.left(passed);
+        }
+        if let Some(rate) = self.rate.as_mut().filter(|_| !begun) {
+            rate.give_back();
+        }
+    }
+
+    /// What an operator sees.
+    pub(super) fn shown(&self) -> Shown {
+        let step = self.breaker.as_ref().map_or(0, Breaker::step);
+        let asked = self.overload.as_ref().is_some_and(Overload::is_closed);
+        let (state, number) = match step {
+            2 => ("open", 2),
+            _ if asked => ("overload", 3),
+            1 => ("half_open", 1),
+            _ => ("closed", 0),
+        };
+        Shown {
+            state,
+            number,
+            spared: self.limit() < self.bounds.concurrency,
+        }
+    }
+
+    /// Attempts at once, as far as the destination's load goes.
+    pub(super) fn limit(&self) -> usize {
+        let limit = self.overload.as_ref().map(Overload::limit);
+        limit.unwrap_or(self.bounds.concurrency)
+    }
+
+    /// Why nobody may enter at all.
+    fn closed(&mut self, now_ms: i64) -> Option<Refused> {
+        if let Some(wait_ms) = self.overload.as_mut().and_then(|it| it.closed_ms(now_ms)) {
+            let cause = Cause::Overload;
+            return Some(Refused { cause, wait_ms });
+        }
+        match self.breaker.as_mut().map(|breaker| breaker.lets(now_ms)) {
+            Some(Lets::Nothing(wait_ms)) => Some(Refused {
+                cause: Cause::Breaker,
+                wait_ms,
+            }),
+            Some(Lets::Everything | Lets::Probes(_)) | None => None,
+        }
+    }
+
+    /// Takes room and a token, when both are there; else how long until there is a token.
+    fn pass(&mut self, now_ms: i64) -> Result<Pass, Option<i64>> {
+        let probes = self.breaker.as_mut().map(|breaker| breaker.lets(now_ms));
+        let full = match probes {
+            Some(Lets::Nothing(_) | Lets::Probes(0)) => true,
+            Some(Lets::Everything | Lets::Probes(_)) | None => false,
+        };
+        if full || self.running >= self.limit() {
+            return Err(None);
+        }
+        if let Some(rate) = &mut self.rate {
+            let wait_ms = rate.wait_ms(0, now_ms);
+            if wait_ms > 0 {
+                return Err(Some(wait_ms));
+            }
+            rate.take(now_ms);
+        }
+        self.running += 1;
+        self.pace.began(now_ms);
+        Ok(Pass {
+            breaker: self.breaker.as_mut().map(Breaker::pass),
+            cuts: self.overload.as_ref().map_or(0, Overload::cuts),
+        })
+    }
+
+    /// Attempts at once now, and whether it is the breaker that bounds them.
+    fn slots(&self) -> (usize, bool) {
+        let limit = self.limit();
+        match self.breaker.as_ref().and_then(Breaker::probes) {
+            Some(probes) if probes < limit => (probes, true),
+            _ => (limit, false),
+        }
+    }
+
+    fn put_off(&mut self, cause: Cause, now_ms: i64) -> Refused {
+        // Probing is over soon, one way or the other: not the probes are the pace.
+        let mut each_ms = self.pace.each_ms(self.limit(), now_ms);
+        if let Some(rate) = &self.rate {
+            each_ms = each_ms.max(rate.interval_ms());
+        }
+        let max_ms = match cause {
+            Cause::Rate => RATE_BOOKED_MAX_MS,
+            Cause::NoRoom | Cause::Breaker | Cause::Overload => ROOM_BOOKED_MAX_MS,
+        };
+        let wait_ms = self.pace.book(each_ms, max_ms, now_ms);
+        Refused { cause, wait_ms }
+    }
+}
