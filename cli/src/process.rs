@@ -15,7 +15,7 @@ use dispatcher::{HttpSend, Status, config::SourcePolicy, process::Parts};
 use event_log::{EventLog, config::LogConfig};
 use ingest::{Drain, SourceConfig, Spool, SpoolConfig};
 use runtime::{
-    Admin, Clock, FileLimits, Problem, Readiness, Shutdown, Telemetry, shutdown::within,
+    Admin, Clock, Dice, FileLimits, Problem, Readiness, Shutdown, Telemetry, shutdown::within,
 };
 use schemas::TopicNames;
 use std::{
@@ -295,6 +295,7 @@ impl Running {
             send: HttpSend::new(&config.destinations, &loaded.base, clock.clone())?,
             codec: log::codec(&config.log),
             clock: clock.clone(),
+            dice: Dice::system(),
             names: TopicNames::new(log::topic_prefix(&config.log)),
             config: config.dispatcher.clone(),
             destinations: config.destinations.clone(),

@@ -125,8 +125,22 @@ impl<L: EventLog, S: Store, H: Send> Loop<L, S, H> {
         let mut ticks = 0_u32;
         loop {
             let room = self.room();
+            // In this order, and not by lot, so that a simulation can repeat a run. None of the first three can starve the
+            // next: the tick is due ten times a second; jobs that have ended are taken all at once, and new ones only
+            // come with events.
             tokio::select! {
+                biased;
                 () = shutdown.cancelled() => return Ok(()),
+                now = tick.tick() => {
+                    self.partitions.release(now);
+                    self.commit();
+                    self.window_full = self.partitions.window_max() >= WINDOW_MAX;
+                    self.status.tick(self.path.clock.now_ms());
+                    ticks = ticks.wrapping_add(1);
+                    if ticks.is_multiple_of(FIGURES_TICKS) {
+                        self.figures();
+                    }
+                }
                 Some(ended) = self.jobs.join_next_with_id() => self.end_all(ended)?,
                 events = self.consumer.next(room), if Instant::now() >= self.log_paused_until => match events {
                     Ok(events) => self.handle_all(events),
@@ -138,16 +152,6 @@ impl<L: EventLog, S: Store, H: Send> Loop<L, S, H> {
                     }
                     Err(fatal @ LogError::Fatal(_)) => return Err(fatal.into()),
                 },
-                now = tick.tick() => {
-                    self.partitions.release(now);
-                    self.commit();
-                    self.window_full = self.partitions.window_max() >= WINDOW_MAX;
-                    self.status.tick(self.path.clock.now_ms());
-                    ticks = ticks.wrapping_add(1);
-                    if ticks.is_multiple_of(FIGURES_TICKS) {
-                        self.figures();
-                    }
-                }
             }
         }
     }
@@ -160,7 +164,13 @@ impl<L: EventLog, S: Store, H: Send> Loop<L, S, H> {
         let mut tick = tokio::time::interval(TICK);
         let mut reading = true;
         while !self.jobs.is_empty() && Instant::now() < grace_until {
+            // The order of `take`.
             tokio::select! {
+                biased;
+                now = tick.tick() => {
+                    self.partitions.release(now);
+                    self.commit();
+                }
                 // A panic here changes nothing: the record stays unfinished.
                 Some(ended) = self.jobs.join_next_with_id() => drop(self.end(ended)),
                 events = self.consumer.next(0), if reading && Instant::now() >= self.log_paused_until => match events {
@@ -171,10 +181,6 @@ impl<L: EventLog, S: Store, H: Send> Loop<L, S, H> {
                     Err(LogError::Unavailable(_)) => self.log_paused_until = Instant::now() + LOG_PAUSE,
                     Err(LogError::Fatal(_)) => reading = false,
                 },
-                now = tick.tick() => {
-                    self.partitions.release(now);
-                    self.commit();
-                }
             }
         }
         if !self.jobs.is_empty() {

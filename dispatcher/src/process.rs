@@ -18,7 +18,7 @@ use crate::{
 use dedup_store::{Claim, ClaimAsk, Held, Reopen, Store, StoreError};
 use event_log::{EventLog, Headers, ProduceError, Received};
 use lease::Lease;
-use runtime::Clock;
+use runtime::{Clock, Dice};
 use schemas::{AttemptSummary, Codec, Delivery, OutcomeKind, Reason, Topic, TopicNames};
 use std::{collections::BTreeMap, ops::Deref, time::Duration};
 use tokio_util::sync::CancellationToken;
@@ -42,6 +42,8 @@ pub struct Parts<L, S, H> {
     pub send: H,
     pub codec: Codec,
     pub clock: Clock,
+    /// Jitter and claim tokens.
+    pub dice: Dice,
     pub names: TopicNames,
     pub config: DispatcherConfig,
     pub destinations: BTreeMap<String, DestinationConfig>,
@@ -233,7 +235,7 @@ async fn claim<L: EventLog, S: Store, H: Send>(
     let delivery = &job.delivery;
     let ask = ClaimAsk {
         key: delivery.key(),
-        token: Uuid::now_v7(),
+        token: fresh_token(path),
         lease_ms: millis(path.config.lease),
         skew_margin_ms: millis(path.config.skew_margin),
         attempt: delivery.attempt,
@@ -257,6 +259,12 @@ async fn claim<L: EventLog, S: Store, H: Send>(
         Claim::Ended { .. } => "ended",
     });
     Ok(answer)
+}
+
+/// A token that nobody has used: version 7, so that those of one delivery sort by time.
+fn fresh_token<L, S, H>(path: &Path<L, S, H>) -> Uuid {
+    let now_ms = u64::try_from(path.clock.now_ms()).unwrap_or(0);
+    uuid::Builder::from_unix_timestamp_millis(now_ms, &path.dice.bytes()).into_uuid()
 }
 
 /// Writes down what the claim tells of an earlier attempt, and decides whether another one may be made.
@@ -344,7 +352,7 @@ async fn attempt<L: EventLog, S: Store, H: Send>(
         retry.unwrap_or(&RetryConfig::default()),
         path.config.retry_after_max,
         now_ms,
-        rand::random_range(0.0..1.0),
+        path.dice.fraction(),
     );
     note(path, job, held, (started_at_ms, now_ms), &outcome, decision);
     Ok(Some(Attempted {

@@ -223,7 +223,7 @@ where
             offset = whole.place.offset,
             "call failed, trying again"
         );
-        let pause_now = tokio::time::sleep(pause.mul_f64(rand::random_range(0.75..1.25)));
+        let pause_now = tokio::time::sleep(pause.mul_f64(0.75 + path.dice.fraction() / 2.0));
         match whole.owned {
             None => pause_now.await,
             Some(owned) => tokio::select! {

@@ -171,6 +171,7 @@ impl Consumer for MemoryConsumer {
                 sleep
             };
             tokio::select! {
+                biased;
                 () = changed => {}
                 () = time::sleep(sleep) => {}
             }

@@ -7,7 +7,7 @@ use dispatcher::{
     DestinationConfig, DispatcherConfig, Path, RouteConfig, config::SourcePolicy, process::Parts,
 };
 use event_log::{EventLog, Record, memory::MemoryLog};
-use runtime::Clock;
+use runtime::{Clock, Dice};
 use schemas::{Codec, DeadLetter, Header, Topic, TopicNames, Webhook};
 use std::{collections::BTreeMap, time::Duration};
 use tokio_util::task::AbortOnDropHandle;
@@ -80,6 +80,7 @@ impl World {
             send: self.send.clone(),
             codec: self.codec.clone(),
             clock: self.clock.clone(),
+            dice: Dice::system(),
             names: TopicNames::new("fencepost"),
             config: self.config.clone(),
             destinations: self.destinations.clone(),
