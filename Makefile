@@ -40,6 +40,19 @@ test: ## Run every test, with a real Kafka and a real Cassandra that are started
 test-fast: ## Run the tests that need neither
 	@tests/run fast $(ARGS)
 
+# Seeds of the simulation: how many, or the one to run with its trace
+SEEDS ?=
+SEED ?=
+
+.PHONY: soak
+soak: ## Run many seeds of the simulation: make soak SEEDS=5000; or one, with its trace: make soak SEED=123
+	@FENCEPOST_SEEDS=$(or $(SEEDS),5000) FENCEPOST_SEED=$(SEED) \
+		cargo test --locked --workspace --test simulation -- every_invariant --nocapture
+
+.PHONY: mutants
+mutants: ## Break the product on purpose, once for each patch in tests/mutants, and see that the simulation finds it
+	@SEEDS=$(SEEDS) tests/mutants/run $(ARGS)
+
 .PHONY: fuzz
 fuzz: ## Feed the readers of foreign bytes with anything, FUZZ_SECONDS (60) for each of the targets in fuzz/
 	@tests/fuzz $(ARGS)

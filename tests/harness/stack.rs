@@ -140,6 +140,6 @@ impl Drop for OwnKafka {
     clippy::disallowed_methods,
     reason = "the one place where the harness reads its environment"
 )]
-pub(crate) fn variable(name: &str) -> Option<String> {
+pub fn variable(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|value| !value.is_empty())
 }
