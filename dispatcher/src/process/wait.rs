@@ -107,7 +107,7 @@ pub(super) async fn defer<L: EventLog, S: Store, H: Send>(
     job: &mut Job,
     cause: Cause,
 ) -> Result<Finished, Infra> {
-    let jitter = rand::random_range(0.0..1.0);
+    let jitter = path.dice.fraction();
     let tier = deferral_tier(cause, job.delivery.deferred, jitter);
     job.delivery.deferred = job.delivery.deferred.saturating_add(1);
     publish_hop(path, job, Topic::Delay(tier)).await?;
