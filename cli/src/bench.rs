@@ -5,6 +5,7 @@
 //! the receiver are in this one. Everything is bounded in count and time and stays on the loopback.
 
 mod drain;
+mod isolation;
 mod limit;
 mod load;
 mod pace;
@@ -17,6 +18,7 @@ mod scale;
 
 use crate::{child::command, output::print};
 use anyhow::{Context, ensure};
+use isolation::IsolationArgs;
 use limit::{Limit, Slice};
 use receiver::Receiver;
 use report::Report;
@@ -42,6 +44,8 @@ pub(crate) struct BenchArgs {
 enum BenchCommand {
     /// One, two and four dispatchers over 12 partitions, with a receiver that takes 100 ms
     Scale(ScaleArgs),
+    /// How long webhooks take to a good receiver: alone, beside a dead one, beside one that is flooded
+    Isolation(IsolationArgs),
     /// One limit alone; the bench starts these
     #[command(subcommand, hide = true)]
     Limit(Limit),
@@ -117,6 +121,7 @@ pub(crate) async fn run(args: BenchArgs, config: Option<&Path>) -> anyhow::Resul
             Ok(ExitCode::SUCCESS)
         }
         Some(BenchCommand::Scale(args)) => scale::run(&args).await,
+        Some(BenchCommand::Isolation(args)) => isolation::run(&args).await,
         None => measure(args.measure).await,
     }
 }

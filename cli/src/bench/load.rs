@@ -1,5 +1,6 @@
 //! The load: signed webhooks over a fixed number of connections, as fast as they are answered or at a fixed rate.
 
+use super::rig::SOURCE;
 use crate::sender::{body, signature};
 use anyhow::{Context, ensure};
 use bytes::Bytes;
@@ -29,6 +30,7 @@ const ANSWER_DEADLINE: Duration = Duration::from_secs(20);
 #[derive(Debug)]
 pub(crate) struct Webhooks {
     run: String,
+    source: String,
     bodies: Vec<Signed>,
 }
 
@@ -63,7 +65,16 @@ impl Webhooks {
         };
         Self {
             run: run.to_owned(),
+            source: SOURCE.to_owned(),
             bodies: (0..BODIES).map(signed).collect(),
+        }
+    }
+
+    /// The same for another source.
+    pub(crate) fn of(self, source: &str) -> Self {
+        Self {
+            source: source.to_owned(),
+            ..self
         }
     }
 
@@ -86,7 +97,7 @@ impl Webhooks {
 
     fn request(&self, target: SocketAddr, number: u32) -> anyhow::Result<Request<Full<Bytes>>> {
         let signed = self.signed(number).context("no bodies")?;
-        let request = Request::post("/hooks/github")
+        let request = Request::post(format!("/hooks/{}", self.source))
             .header(header::HOST, target.to_string())
             .header(header::CONTENT_TYPE, "application/json")
             .header(header::USER_AGENT, "GitHub-Hookshot/bench")

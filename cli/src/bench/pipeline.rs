@@ -81,7 +81,7 @@ async fn drive(
 }
 
 /// From the time at which a webhook was to be sent to the time at which the receiver had read it.
-fn latencies_ms(answered: &[Answered], arrivals: &[Arrival]) -> Vec<f64> {
+pub(super) fn latencies_ms(answered: &[Answered], arrivals: &[Arrival]) -> Vec<f64> {
     let arrived: HashMap<u32, _> = arrivals
         .iter()
         .rev()

@@ -86,12 +86,28 @@ impl Rig {
         name: &'static str,
         knobs: Knobs,
     ) -> anyhow::Result<Self> {
+        Self::with(ground, name, |dir, hooks| {
+            text(ground, name, dir, hooks, knobs)
+        })
+        .await
+    }
+
+    /// The same with a config of its own, made from the directory and from where ingest shall listen. The secret of its
+    /// sources is in the file `github-secret`.
+    ///
+    /// # Errors
+    /// As [`Self::new`].
+    pub(crate) async fn with(
+        ground: &Ground,
+        name: &'static str,
+        text: impl FnOnce(&Path, SocketAddr) -> String,
+    ) -> anyhow::Result<Self> {
         let dir = ground.dir.join(name);
         fs::create_dir(&dir).with_context(|| format!("can not create {}", dir.display()))?;
         let hooks = free_address()?;
         let file = dir.join("fencepost.toml");
         fs::write(dir.join("github-secret"), SECRET)?;
-        fs::write(&file, text(ground, name, &dir, hooks, knobs))?;
+        fs::write(&file, text(&dir, hooks))?;
         let loaded = config::load(Some(&file)).map_err(|problems| anyhow!("{problems:?}"))?;
         let embedded = matches!(ground.setup, Setup::Embedded);
         if !embedded {
