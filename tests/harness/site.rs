@@ -151,6 +151,12 @@ retry = {{ base = "{base_s}s", factor = {factor:?}, jitter = {jitter:?}, attempt
         self.route.push(format!("{name:?}"));
     }
 
+    /// The destination that was added last is tried for as long as there is something to try, however often it fails.
+    pub fn without_breaker(&mut self) {
+        self.destinations
+            .push_str("breaker = { enabled = false }\n");
+    }
+
     /// Lines of the section `[ingest]`.
     pub fn ingest(&mut self, lines: &str) {
         self.ingest = lines.to_owned();

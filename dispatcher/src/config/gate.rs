@@ -89,7 +89,7 @@ impl Default for BreakerConfig {
             attempts_min: None,
             consecutive_failures: 10,
             open: Duration::from_secs(5),
-            open_max: Duration::from_secs(30),
+            open_max: Duration::from_secs(15),
             penalty: Duration::from_secs(1),
         }
     }

@@ -280,3 +280,260 @@ impl<W> Door<W> {
         Refused { cause, wait_ms }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        config::RateConfig,
+        outcome::{of_status, without_answer},
+    };
+    use proptest::prelude::*;
+    use std::collections::VecDeque;
+
+    const BREAKING: breaker::Settings = breaker::Settings {
+        window_ms: 60_000,
+        failure_rate: 0.5,
+        attempts_min: 20,
+        consecutive_failures: 5,
+        open_ms: 5_000,
+        open_max_ms: 20_000,
+    };
+    const SPARING: overload::Settings = overload::Settings {
+        concurrency: 4,
+        penalty_ms: 1_000,
+        penalty_max_ms: 20_000,
+        retry_after_max_ms: 60_000,
+    };
+
+    fn door(rate: Option<(f64, u32)>) -> Door<()> {
+        let rate = rate.map(|(per_second, burst)| Rate::new(&RateConfig { per_second, burst }));
+        Door::new(Bounds {
+            concurrency: 4,
+            timeout_ms: 10_000,
+            room_wait_ms: 1_000,
+            rate,
+            breaker: Some((BREAKING, SPARING)),
+        })
+    }
+
+    fn enter(door: &mut Door<()>, now_ms: i64) -> Pass {
+        match door.arrive(Class::First, false, now_ms) {
+            Answer::Enter(pass) => pass,
+            other @ (Answer::Wait(_) | Answer::Refused(_)) => panic!("{other:?}"),
+        }
+    }
+
+    fn refused(answer: Answer) -> Refused {
+        match answer {
+            Answer::Refused(refused) => refused,
+            other @ (Answer::Wait(_) | Answer::Enter(_)) => panic!("{other:?}"),
+        }
+    }
+
+    fn end(door: &mut Door<()>, pass: &Pass, outcome: &Outcome, took_ms: i64, now_ms: i64) {
+        door.ended(pass, outcome, took_ms, now_ms);
+        door.left(pass, true);
+    }
+
+    #[test]
+    fn a_hanging_destination_is_known_before_its_first_attempt_ends() {
+        let mut door = door(None);
+        for _ in 0..4 {
+            enter(&mut door, 0);
+        }
+        assert!(matches!(
+            door.arrive(Class::First, false, 100),
+            Answer::Wait(None)
+        ));
+        let late = refused(door.arrive(Class::First, false, 4_004));
+        assert_eq!(late.cause, Cause::NoRoom);
+    }
+
+    #[test]
+    fn a_full_window_shuts_no_line_out() {
+        let mut door = door(None);
+        for _ in 0..4 {
+            enter(&mut door, 0);
+        }
+        for _ in 0..20 {
+            door.queue.push(Class::First, ());
+        }
+        let over = refused(door.arrive(Class::First, true, 0));
+        assert_eq!(over.cause, Cause::NoRoom);
+        for _ in 0..5 {
+            assert!(matches!(
+                door.arrive(Class::Retry, true, 0),
+                Answer::Wait(None)
+            ));
+            door.queue.push(Class::Retry, ());
+        }
+        assert_eq!(
+            refused(door.arrive(Class::Retry, true, 0)).cause,
+            Cause::NoRoom
+        );
+    }
+
+    #[test]
+    fn what_no_token_comes_for_in_time_is_put_off_one_behind_the_other() {
+        let mut door = door(Some((1.0, 1)));
+        enter(&mut door, 0);
+        // The next token comes within `room_wait`, the one after it does not.
+        assert!(matches!(
+            door.arrive(Class::First, false, 0),
+            Answer::Wait(_)
+        ));
+        door.queue.push(Class::First, ());
+        let waits = [0; 3].map(|_| {
+            let refused = refused(door.arrive(Class::First, false, 0));
+            assert_eq!(refused.cause, Cause::Rate);
+            refused.wait_ms
+        });
+        assert_eq!(waits, [0, 1_000, 2_000]);
+    }
+
+    #[test]
+    fn who_made_no_attempt_uses_up_neither_token_nor_probe() {
+        let mut door = door(Some((1.0, 1)));
+        for _ in 0..5 {
+            let pass = enter(&mut door, 0);
+            door.left(&pass, false);
+        }
+        let pass = enter(&mut door, 0);
+        door.left(&pass, true);
+        assert!(matches!(
+            door.arrive(Class::First, false, 0),
+            Answer::Wait(_)
+        ));
+    }
+
+    #[test]
+    fn answers_are_no_failures_and_what_was_not_sent_is_nothing() {
+        let mut door = door(None);
+        for status in [404, 410, 422, 301] {
+            for _ in 0..50 {
+                let pass = enter(&mut door, 0);
+                end(&mut door, &pass, &of_status(status, None, &[], 0), 5, 0);
+            }
+        }
+        let blocked = without_answer(OutcomeKind::Blocked, "loopback");
+        for _ in 0..50 {
+            let pass = enter(&mut door, 0);
+            end(&mut door, &pass, &blocked, 5, 0);
+        }
+        assert_eq!(door.shown().state, "closed");
+        assert!(!door.shown().spared);
+    }
+
+    #[test]
+    fn an_open_breaker_and_a_429_refuse_with_the_time_that_is_left() {
+        let mut door = door(None);
+        let throttled = of_status(429, Some(b"7"), &[], 0);
+        let pass = enter(&mut door, 0);
+        end(&mut door, &pass, &throttled, 5, 0);
+        let expected = |cause, wait_ms| Refused { cause, wait_ms };
+        let first = refused(door.arrive(Class::First, false, 1_000));
+        assert_eq!(first, expected(Cause::Overload, 6_000));
+        assert_eq!(door.shown().state, "overload");
+        for _ in 0..4 {
+            let pass = enter(&mut door, 7_000);
+            end(&mut door, &pass, &of_status(500, None, &[], 0), 5, 7_000);
+        }
+        let second = refused(door.arrive(Class::Retry, false, 8_000));
+        assert_eq!(second, expected(Cause::Breaker, 4_000));
+        assert_eq!(door.shown().state, "open");
+        enter(&mut door, 12_000);
+        assert_eq!(door.shown().state, "half_open");
+        // Only a timeout says that it is overloaded.
+        assert_eq!(door.limit(), 2);
+    }
+
+    #[test]
+    fn timeouts_cut_the_limit_and_refused_connections_do_not() {
+        let outcome = without_answer(OutcomeKind::Failed, "…");
+        for (took_ms, limit) in [(9_999, 4), (10_000, 2)] {
+            let mut door = door(None);
+            let pass = enter(&mut door, 0);
+            end(&mut door, &pass, &outcome, took_ms, took_ms);
+            assert_eq!(door.limit(), limit, "{took_ms}");
+        }
+    }
+
+    proptest! {
+        /// Never more inside than configured; whoever is in front enters as soon as nothing speaks against it; and when the
+        /// destination is well for long enough, everybody enters.
+        #[test]
+        fn it_is_never_too_full_and_never_stuck(
+            rated in any::<bool>(),
+            steps in proptest::collection::vec((0_u8..8, 0_i64..2_000), 0..300),
+        ) {
+            let mut door = door(rated.then_some((20.0, 3)));
+            let mut now_ms = 0;
+            let mut inside: VecDeque<Pass> = VecDeque::new();
+            let mut waiting: Vec<Ticket> = Vec::new();
+            for (step, wait_ms) in steps {
+                now_ms += wait_ms;
+                let class = if step == 0 { Class::First } else { Class::Retry };
+                match step {
+                    0 | 1 => match door.arrive(class, wait_ms % 7 == 0, now_ms) {
+                        Answer::Enter(pass) => {
+                            prop_assert!(waiting.is_empty(), "nobody is overtaken");
+                            inside.push_back(pass);
+                        }
+                        Answer::Wait(_) => waiting.push(door.queue.push(class, ())),
+                        Answer::Refused(refused) => prop_assert!(refused.wait_ms >= 0),
+                    },
+                    2 => {
+                        if let Some(ticket) = waiting.pop() {
+                            door.give_up(ticket, now_ms);
+                        }
+                    }
+                    _ => {
+                        let outcome = match step {
+                            3 | 4 => of_status(204, None, &[], 0),
+                            5 => of_status(500, None, &[], 0),
+                            6 => of_status(429, (wait_ms % 2 == 0).then_some(b"3"), &[], 0),
+                            _ => without_answer(OutcomeKind::Failed, "timeout"),
+                        };
+                        if let Some(pass) = inside.pop_front() {
+                            end(&mut door, &pass, &outcome, wait_ms * 10, now_ms);
+                        }
+                    }
+                }
+                while let Some((front, ())) = door.queue.front() {
+                    match door.look(front, now_ms) {
+                        Answer::Enter(pass) => inside.push_back(pass),
+                        Answer::Wait(_) => break,
+                        Answer::Refused(_) => {}
+                    }
+                    waiting.retain(|ticket| *ticket != front);
+                }
+                prop_assert!(inside.len() <= 4);
+                prop_assert_eq!(door.running, inside.len());
+            }
+            for pass in inside.drain(..) {
+                end(&mut door, &pass, &of_status(204, None, &[], 0), 5, now_ms);
+            }
+            now_ms += 60_000;
+            for _ in 0..100 {
+                now_ms += 50;
+                let pass = match door.arrive(Class::First, false, now_ms) {
+                    Answer::Enter(pass) => pass,
+                    Answer::Wait(_) => {
+                        let front = door.queue.front().map(|(ticket, ())| ticket);
+                        match front.map(|front| door.look(front, now_ms)) {
+                            Some(Answer::Enter(pass)) => pass,
+                            other => return Err(TestCaseError::fail(format!("{other:?}"))),
+                        }
+                    }
+                    Answer::Refused(refused) => {
+                        return Err(TestCaseError::fail(format!("{refused:?}")));
+                    }
+                };
+                end(&mut door, &pass, &of_status(204, None, &[], 0), 5, now_ms);
+            }
+            prop_assert_eq!(door.limit(), 4);
+            prop_assert_eq!(door.shown().state, "closed");
+        }
+    }
+}
