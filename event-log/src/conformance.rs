@@ -27,7 +27,8 @@ pub use produce::{
     ready_and_flush, too_large_is_refused,
 };
 pub use reading::{
-    dropping_next_loses_nothing, order_and_no_loss, pages, positions, room_is_respected,
+    a_full_partition_waits_alone, dropping_next_loses_nothing, order_and_no_loss, pages, positions,
+    room_is_respected,
 };
 
 /// Makes a `#[tokio::test]` of every promise; the argument is evaluated in each and gives a [`Harness`].
@@ -37,7 +38,7 @@ macro_rules! conformance_suite {
         $crate::conformance_suite!(@each $harness;
             acknowledged_is_readable any_bytes_come_back busy_is_said_at_once
             derived_records_have_a_reserve dropped_produce_harms_nothing key_decides_the_partition ready_and_flush
-            too_large_is_refused dropping_next_loses_nothing order_and_no_loss pages positions
+            too_large_is_refused a_full_partition_waits_alone dropping_next_loses_nothing order_and_no_loss pages positions
             room_is_respected committed_at_close committed_at_revocation delay_follows_ownership
             epochs_grow goes_on_at_the_watermark never_starts_at_the_end
             old_epochs_commit_nothing one_consumer_where_only_one_may

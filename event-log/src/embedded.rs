@@ -199,6 +199,7 @@ impl EventLog for EmbeddedLog {
             from_offset,
             end_offset,
             appended_until_ms: i64::MAX,
+            records_max: usize::MAX,
         };
         let (sender, answer) = oneshot::channel();
         self.inner.request(Request {

@@ -9,7 +9,8 @@ pub(crate) struct Streams {
 
 /// Shares `room` records between streams: half for main, half for delay, evenly within a half, and what one can not use
 /// goes to the others. `turn` grows with every answer and decides who comes first, so that a room of 1 is fair too.
-/// `take(stream, limit)` takes up to `limit` records of a stream and says how many it took.
+/// `take(stream, limit)` takes up to `limit` records of a stream and says how many it took: fewer when there are no more, or
+/// when its partition has no more room.
 pub(crate) fn fill<E>(
     room: usize,
     turn: usize,
@@ -20,8 +21,13 @@ pub(crate) fn fill<E>(
     let mains = rotated(0, streams.main, turn / 2);
     let delays = rotated(streams.main, streams.delay, turn / 2);
     let mut left = room;
-    for (share, group) in [(for_main, &mains), (room - for_main, &delays)] {
-        let mut group_left = share;
+    // Main and delay streams of a partition share its room too, so neither may always be the first to ask.
+    let mut groups = [(for_main, mains), (room - for_main, delays)];
+    if !main_first(turn) {
+        groups.reverse();
+    }
+    for (share, group) in &groups {
+        let mut group_left = *share;
         for (at, stream) in group.iter().enumerate() {
             let limit = group_left.div_ceil(group.len() - at);
             if limit > 0 {
@@ -31,12 +37,18 @@ pub(crate) fn fill<E>(
             }
         }
     }
-    for stream in mains.into_iter().chain(delays) {
+    for stream in groups.into_iter().flat_map(|(_, group)| group) {
         if left > 0 {
             left -= take(stream, left)?.min(left);
         }
     }
     Ok(())
+}
+
+/// Who asks first at this turn. Without a period (the Thue-Morse sequence), so that nothing that comes at every second
+/// answer meets the same side each time.
+pub(crate) fn main_first(turn: usize) -> bool {
+    turn.count_ones().is_multiple_of(2)
 }
 
 fn main_share(room: usize, turn: usize, streams: Streams) -> usize {
@@ -85,6 +97,24 @@ mod tests {
         assert_eq!(given(8, 0, 1, &[3]), [3]);
         assert_eq!(given(8, 0, 0, &[100]), [8]);
         assert_eq!(given(0, 0, 1, &[9, 9]), [0, 0]);
+    }
+
+    #[test]
+    fn a_partition_with_little_room_serves_both_sides() {
+        let streams = Streams { main: 1, delay: 1 };
+        let mut sum = [0; 2];
+        for turn in 0..64 {
+            // Room for one record of the partition to which both streams belong, and much for others.
+            let mut left = 1;
+            let filled: Result<(), ()> = fill(100, turn, streams, |stream, limit| {
+                let taken = limit.min(left);
+                left -= taken;
+                sum[stream] += taken;
+                Ok(taken)
+            });
+            assert_eq!(filled, Ok(()));
+        }
+        assert_eq!(sum, [32, 32]);
     }
 
     #[test]

@@ -24,8 +24,10 @@ mod fair;
 #[cfg(feature = "kafka")]
 pub mod kafka;
 pub mod memory;
+mod room;
 
 pub use config::LogConfig;
+pub use room::Room;
 
 use bytes::Bytes;
 use schemas::Topic;
@@ -184,12 +186,16 @@ pub trait EventLog: Clone + Send + Sync + 'static {
 
 /// A member of the dispatcher's group.
 pub trait Consumer: Send + 'static {
-    /// Waits for something to tell. Ownership events always come, records at most `room` in one answer (0: none). Main
-    /// records and due delay records share the room fairly. Cancel-safe: dropping the future loses no event.
+    /// Waits for something to tell. Ownership events always come, records at most as many as there is `room` for, in total
+    /// and of each partition. Main records and due delay records share the room fairly, and a partition that is full keeps
+    /// nothing from the others. Cancel-safe: dropping the future loses no event.
     ///
     /// # Errors
     /// [`LogError::Unavailable`]: try again after a pause. [`LogError::Fatal`]: end the process.
-    fn next(&mut self, room: usize) -> impl Future<Output = Result<Vec<Event>, LogError>> + Send;
+    fn next(
+        &mut self,
+        room: impl Into<Room> + Send,
+    ) -> impl Future<Output = Result<Vec<Event>, LogError>> + Send;
 
     /// Takes a note of watermarks to be committed; the last one of a topic and partition counts. Never blocks.
     fn commit(&self, watermarks: Vec<Watermark>);

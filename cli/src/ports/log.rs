@@ -2,7 +2,8 @@
 
 use crate::failure::Failure;
 use event_log::{
-    Appended, Consumer, Event, EventLog, LogError, Page, Position, ProduceError, Record, Watermark,
+    Appended, Consumer, Event, EventLog, LogError, Page, Position, ProduceError, Record, Room,
+    Watermark,
     config::{EmbeddedConfig, LogConfig, RegistryIdsConfig},
     embedded::{EmbeddedConsumer, EmbeddedLog},
 };
@@ -280,7 +281,7 @@ impl EventLog for AnyLog {
 // === impl AnyConsumer ===
 
 impl Consumer for AnyConsumer {
-    async fn next(&mut self, room: usize) -> Result<Vec<Event>, LogError> {
+    async fn next(&mut self, room: impl Into<Room> + Send) -> Result<Vec<Event>, LogError> {
         match self {
             Self::Embedded(consumer) => consumer.next(room).await,
             #[cfg(feature = "kafka")]

@@ -1,6 +1,6 @@
 //! What the suite needs of an implementation, and a member of the group that checks whatever it is told.
 
-use crate::{Consumer, Epoch, Event, EventLog, LogError, Received, Record, Watermark};
+use crate::{Consumer, Epoch, Event, EventLog, LogError, Received, Record, Room, Watermark};
 use bytes::Bytes;
 use futures::future::join_all;
 use schemas::Topic;
@@ -89,8 +89,9 @@ impl<C: Consumer> Member<C> {
     }
 
     /// One answer, or none within `wait`. Whatever is received up to a revocation counts as finished.
-    pub(super) async fn step(&mut self, room: usize, wait: Duration) {
-        match time::timeout(wait, self.consumer.next(room)).await {
+    pub(super) async fn step(&mut self, room: impl Into<Room>, wait: Duration) {
+        let room = room.into();
+        match time::timeout(wait, self.consumer.next(room.clone())).await {
             Ok(Ok(events)) => self.take(events, room),
             Ok(Err(LogError::Unavailable(_))) => time::sleep(PAUSE).await,
             Ok(Err(error @ LogError::Fatal(_))) => panic!("{error}"),
@@ -99,7 +100,13 @@ impl<C: Consumer> Member<C> {
     }
 
     /// Steps until `done`, or fails saying what it has waited for.
-    pub(super) async fn until(&mut self, room: usize, what: &str, done: impl Fn(&Self) -> bool) {
+    pub(super) async fn until(
+        &mut self,
+        room: impl Into<Room>,
+        what: &str,
+        done: impl Fn(&Self) -> bool,
+    ) {
+        let room = room.into();
         let deadline = Instant::now() + self.patience;
         while !done(self) {
             let left = deadline.saturating_duration_since(Instant::now());
@@ -108,19 +115,19 @@ impl<C: Consumer> Member<C> {
                 "waited in vain for {what}; have {}",
                 self.records.len()
             );
-            self.step(room, left).await;
+            self.step(room.clone(), left).await;
         }
     }
 
     /// Steps until `count` records have come.
-    pub(super) async fn receive(&mut self, room: usize, count: usize) {
+    pub(super) async fn receive(&mut self, room: impl Into<Room>, count: usize) {
         let what = format!("{count} records");
         self.until(room, &what, |member| member.records.len() >= count)
             .await;
     }
 
-    pub(super) fn take(&mut self, events: Vec<Event>, room: usize) {
-        let mut records = 0;
+    pub(super) fn take(&mut self, events: Vec<Event>, room: impl Into<Room>) {
+        let mut room = room.into();
         for event in events {
             match event {
                 Event::Assigned { partition, epoch } => {
@@ -141,13 +148,12 @@ impl<C: Consumer> Member<C> {
                     revoked.release.done(watermarks);
                 }
                 Event::Record(record) => {
-                    records += 1;
+                    assert!(room.take(record.partition), "there was no room for it");
                     self.check(&record);
                     self.records.push(record);
                 }
             }
         }
-        assert!(records <= room, "{records} records with a room of {room}");
     }
 
     fn check(&self, record: &Received) {

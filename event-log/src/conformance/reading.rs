@@ -1,7 +1,9 @@
 //! Promises of next and read.
 
-use super::member::{Harness, Member, produce_all, produce_in_order, record};
-use crate::{Consumer as _, EventLog as _, Position};
+use super::member::{
+    Harness, Member, key_of_each_partition, produce_all, produce_in_order, record,
+};
+use crate::{Consumer as _, EventLog as _, Position, Room};
 use futures::FutureExt as _;
 use schemas::{DelayTier, Topic};
 use std::{
@@ -58,6 +60,49 @@ pub async fn room_is_respected<H: Harness>(harness: &H) {
     member.receive(1_000, 20).await;
     let offsets: BTreeSet<_> = member.records.iter().map(|record| record.offset).collect();
     assert_eq!(offsets.len(), 20, "nothing twice");
+}
+
+/// A partition that is full gets nothing, the others go on meanwhile, and it goes on itself when there is room again.
+pub async fn a_full_partition_waits_alone<H: Harness>(harness: &H) {
+    let log = harness.fresh().await;
+    let keys = key_of_each_partition(log.partitions());
+    let others = (keys.len() - 1) * 100;
+    let records = (0..100).flat_map(|n: u32| {
+        let of_each = keys.iter();
+        of_each.map(move |key| record(Topic::Webhooks, key, n.to_string()))
+    });
+    produce_all(&log, records.collect()).await;
+    let mut member = Member::join_alone(harness, &log).await;
+    let of_first = |member: &Member<_>| {
+        let first = member.records.iter();
+        first.filter(|record| record.partition == 0).count()
+    };
+    // Some of it is handed out, so that more of it may be read already.
+    let mut room = Room::new(20);
+    room.limit(0, 3);
+    member
+        .until(room.clone(), "records of the first partition", |member| {
+            of_first(member) > 0
+        })
+        .await;
+    let before = of_first(&member);
+    room.limit(0, 0);
+    member
+        .until(room.clone(), "every record of the others", |member| {
+            member.records.len() - of_first(member) == others
+        })
+        .await;
+    assert_eq!(of_first(&member), before, "it was full");
+    member.step(room.clone(), Duration::from_millis(50)).await;
+    assert_eq!(of_first(&member), before, "it is full");
+    room.limit(0, 7);
+    member.receive(room, others + 100).await;
+    let offsets: BTreeSet<_> = member
+        .records
+        .iter()
+        .map(|record| (record.partition, record.offset))
+        .collect();
+    assert_eq!(offsets.len(), others + 100, "nothing twice");
 }
 
 /// Dropping the future of next at any point loses nothing and repeats nothing.

@@ -2,11 +2,11 @@
 
 use super::{
     Inner,
-    reader::{Answer, Ask, Request},
+    reader::{ANSWER_BYTES_MAX, Answer, Ask, Request},
     row,
     row::Slot,
 };
-use crate::{Consumer, Epoch, Event, LogError, Position, Received, Watermark};
+use crate::{Consumer, Epoch, Event, LogError, Position, Received, Room, Watermark};
 use schemas::Topic;
 use std::{
     collections::VecDeque,
@@ -36,7 +36,7 @@ pub struct EmbeddedConsumer {
     streams: Vec<Stream>,
     /// What the reader works on. Kept here, so that a dropped future loses nothing.
     reading: Option<Reading>,
-    /// Read, but there was no room any more.
+    /// Read, but there was no room any more, or their partition is full.
     read: VecDeque<Received>,
     turn: usize,
 }
@@ -96,7 +96,7 @@ impl EmbeddedConsumer {
     }
 
     /// Asks the reader for what there may be; says when to look again when there can be nothing.
-    fn ask(&mut self, room: usize) -> Result<Option<Duration>, LogError> {
+    fn ask(&mut self, room: &Room) -> Result<Option<Duration>, LogError> {
         let now_ms = self.inner.shared.clock.now_ms();
         let mut asked = Vec::new();
         let mut asks = Vec::new();
@@ -104,7 +104,8 @@ impl EmbeddedConsumer {
         let mut sleep = SLEEP_MAX;
         for (place, stream) in self.streams.iter().enumerate() {
             let end_offset = self.end_offset(stream);
-            if stream.read_offset >= end_offset {
+            // A full partition has nothing to wait for here either: whoever makes room asks again.
+            if stream.read_offset >= end_offset || room.of(stream.partition) == 0 {
                 continue;
             }
             if let Some(due_at_ms) = stream.due_at_ms
@@ -122,6 +123,7 @@ impl EmbeddedConsumer {
                 from_offset: stream.read_offset,
                 end_offset,
                 appended_until_ms: delay_ms.map_or(i64::MAX, |ms| now_ms.saturating_sub(ms)),
+                records_max: room.of(stream.partition).max(READ_AHEAD),
             });
         }
         if asks.is_empty() {
@@ -133,7 +135,7 @@ impl EmbeddedConsumer {
         self.inner.request(Request {
             asks,
             main,
-            room: room.max(READ_AHEAD),
+            room: room.records().max(READ_AHEAD),
             turn,
             epoch,
             answer: sender,
@@ -163,9 +165,22 @@ impl EmbeddedConsumer {
         Ok(())
     }
 
-    fn hand_out(&mut self, room: usize) -> Vec<Event> {
-        let count = room.min(self.read.len());
-        let records: Vec<Received> = self.read.drain(..count).collect();
+    fn hand_out(&mut self, room: &mut Room) -> Vec<Event> {
+        let mut records = Vec::new();
+        let mut kept = VecDeque::new();
+        while room.records() > 0
+            && let Some(record) = self.read.pop_front()
+        {
+            if room.take(record.partition) {
+                records.push(record);
+            } else {
+                kept.push_back(record);
+            }
+        }
+        if !kept.is_empty() {
+            kept.append(&mut self.read);
+            self.read = kept;
+        }
         for record in &records {
             // The streams stand in the order of all slots: the one topic that is left out comes last there.
             let place = row::index(record.topic, record.partition, self.inner.shared.partitions);
@@ -176,6 +191,23 @@ impl EmbeddedConsumer {
         records.into_iter().map(Event::Record).collect()
     }
 
+    /// Forgets what was read and has no room when it is too much to be kept: it is read again when there is room.
+    fn give_back(&mut self) {
+        let sizes = self.read.iter();
+        let bytes: usize = sizes.map(|it| it.key.len() + it.value.len()).sum();
+        if bytes < ANSWER_BYTES_MAX {
+            return;
+        }
+        let partitions = self.inner.shared.partitions;
+        for record in self.read.drain(..) {
+            let place = row::index(record.topic, record.partition, partitions);
+            if let Some(stream) = self.streams.get_mut(place) {
+                stream.read_offset = stream.next_offset;
+                stream.due_at_ms = None;
+            }
+        }
+    }
+
     fn end_offset(&self, stream: &Stream) -> i64 {
         let slot = self.inner.shared.slot(stream.topic, stream.partition);
         slot.map_or(0, |slot| slot.end_offset.load(Ordering::Acquire))
@@ -183,22 +215,25 @@ impl EmbeddedConsumer {
 }
 
 impl Consumer for EmbeddedConsumer {
-    async fn next(&mut self, room: usize) -> Result<Vec<Event>, LogError> {
+    async fn next(&mut self, room: impl Into<Room> + Send) -> Result<Vec<Event>, LogError> {
+        let mut room = room.into();
         loop {
             if !self.assigned.is_empty() {
                 return Ok(self.assigned.drain(..).collect());
             }
-            if room > 0 && !self.read.is_empty() {
-                return Ok(self.hand_out(room));
+            let records = self.hand_out(&mut room);
+            if !records.is_empty() {
+                return Ok(records);
             }
             self.appended.borrow_and_update();
             let mut sleep = SLEEP_MAX;
-            if room > 0 {
+            if room.records() > 0 {
                 if self.reading.is_some() {
                     self.receive().await?;
                     continue;
                 }
-                match self.ask(room)? {
+                self.give_back();
+                match self.ask(&room)? {
                     Some(longest) => sleep = longest,
                     None => continue,
                 }

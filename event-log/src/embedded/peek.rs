@@ -82,6 +82,7 @@ impl Peek {
                 from_offset,
                 end_offset,
                 appended_until_ms: i64::MAX,
+                records_max: usize::MAX,
             }],
             main: 1,
             room: max.min(PAGE_RECORDS_MAX),

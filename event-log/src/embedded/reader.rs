@@ -12,7 +12,7 @@ use std::sync::mpsc;
 use tokio::sync::oneshot;
 
 /// Bytes in one answer at most (one record may be larger), whatever the room.
-const ANSWER_BYTES_MAX: usize = 16 * 1_024 * 1_024;
+pub(super) const ANSWER_BYTES_MAX: usize = 16 * 1_024 * 1_024;
 
 /// A stretch of one topic and partition that may have something to give.
 #[derive(Clone, Copy, Debug)]
@@ -24,6 +24,8 @@ pub(super) struct Ask {
     pub(super) end_offset: i64,
     /// Only records that were appended at this time or before.
     pub(super) appended_until_ms: i64,
+    /// Not more than these.
+    pub(super) records_max: usize,
 }
 
 /// What the thread is asked for.
@@ -86,12 +88,17 @@ fn read(statement: &mut Statement<'_>, request: &Request) -> Result<Answer, LogE
         main: request.main,
         delay: request.asks.len() - request.main,
     };
+    let mut left: Vec<_> = request.asks.iter().map(|ask| ask.records_max).collect();
     fair::fill(request.room, request.turn, streams, |stream, limit| {
-        let (Some(ask), Some(head)) = (request.asks.get(stream), answer.heads.get_mut(stream))
-        else {
+        let (Some(ask), Some(head), Some(left)) = (
+            request.asks.get(stream),
+            answer.heads.get_mut(stream),
+            left.get_mut(stream),
+        ) else {
             return Ok(0);
         };
-        if bytes_left == 0 || head.appended_at_ms.is_some() {
+        let limit = limit.min(*left);
+        if limit == 0 || bytes_left == 0 || head.appended_at_ms.is_some() {
             return Ok(0);
         }
         let mut reading = Reading {
@@ -102,7 +109,9 @@ fn read(statement: &mut Statement<'_>, request: &Request) -> Result<Answer, LogE
         };
         let before = answer.records.len();
         reading.run(statement, limit, &mut answer.records)?;
-        Ok::<_, LogError>(answer.records.len() - before)
+        let taken = answer.records.len() - before;
+        *left -= taken;
+        Ok::<_, LogError>(taken)
     })?;
     Ok(answer)
 }

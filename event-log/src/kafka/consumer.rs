@@ -12,7 +12,7 @@ mod patience;
 pub(super) use message::received;
 
 use crate::{
-    Consumer, Event, LogError, Position, Watermark,
+    Consumer, Event, LogError, Position, Room, Watermark,
     kafka::{
         client::Clients,
         delay::{Command, Delay, DelayContext},
@@ -105,17 +105,18 @@ impl KafkaConsumer {
 }
 
 impl Consumer for KafkaConsumer {
-    async fn next(&mut self, room: usize) -> Result<Vec<Event>, LogError> {
+    async fn next(&mut self, room: impl Into<Room> + Send) -> Result<Vec<Event>, LogError> {
+        let room = room.into();
         loop {
             let now_ms = self.shared.clock.now_ms();
             let (events, next_due_ms) = {
                 let mut inbox = self.shared.inbox();
-                (inbox.take(room, now_ms)?, inbox.next_due_ms())
+                (inbox.take(&room, now_ms)?, inbox.next_due_ms(&room))
             };
             if !events.is_empty() {
                 return Ok(events);
             }
-            let wait = wait_for_due(room, next_due_ms, now_ms);
+            let wait = wait_for_due(next_due_ms, now_ms);
             // A permit stays when the wake comes before the wait, so none is lost.
             match wait {
                 Some(wait) => {
@@ -297,8 +298,8 @@ impl Drop for EndGuard {
 }
 
 /// How long `next` may sleep; none: until it is woken.
-fn wait_for_due(room: usize, next_due_ms: Option<i64>, now_ms: i64) -> Option<Duration> {
-    let wait_ms = next_due_ms.filter(|_| room > 0)?.saturating_sub(now_ms);
+fn wait_for_due(next_due_ms: Option<i64>, now_ms: i64) -> Option<Duration> {
+    let wait_ms = next_due_ms?.saturating_sub(now_ms);
     let wait = Duration::from_millis(u64::try_from(wait_ms).unwrap_or(0));
     Some(wait.min(DUE_WAIT_MAX))
 }

@@ -20,9 +20,10 @@ use tokio::sync::oneshot;
 /// How much may wait in memory.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Limits {
-    /// Webhooks: reading pauses at this many …
+    /// Webhooks: when this many are held, reading pauses of those partitions that have their share of it. The others go
+    /// on up to theirs, so twice as many is the most …
     pub(super) main_records: usize,
-    /// … or at this many bytes, and goes on at a quarter of both.
+    /// … and the same with this many bytes. A partition goes on at a quarter of its share, or when a quarter is held.
     pub(super) main_bytes: usize,
     /// Records of one delay tier and partition: see [`records`].
     pub(super) delay_records: usize,
@@ -43,12 +44,14 @@ pub(super) struct Inbox {
     leaving: BTreeMap<u32, Epoch>,
     /// Ownership events that were not taken yet.
     events: VecDeque<Event>,
-    main: Held,
+    main: BTreeMap<u32, Held>,
+    /// Of all in `main`.
+    main_held: Total,
     delayed: BTreeMap<(DelayTier, u32), Held>,
     marks: BTreeMap<(Topic, u32), Mark>,
     heard: BTreeMap<(Topic, u32), Heard>,
-    /// Who goes first when the room is odd.
-    main_first: bool,
+    /// Answers with records so far: decides who goes first.
+    turn: usize,
     failed: Option<LogError>,
 }
 
@@ -56,6 +59,13 @@ pub(super) struct Inbox {
 #[derive(Debug, Default)]
 struct Held {
     records: VecDeque<Received>,
+    bytes: usize,
+}
+
+/// Records and bytes of several [`Held`].
+#[derive(Clone, Copy, Debug, Default)]
+struct Total {
+    records: usize,
     bytes: usize,
 }
 
@@ -91,11 +101,12 @@ impl Inbox {
             owned: BTreeMap::new(),
             leaving: BTreeMap::new(),
             events: VecDeque::new(),
-            main: Held::default(),
+            main: BTreeMap::new(),
+            main_held: Total::default(),
             delayed: BTreeMap::new(),
             marks: BTreeMap::new(),
             heard: BTreeMap::new(),
-            main_first: true,
+            turn: 0,
             failed: None,
         }
     }
@@ -174,7 +185,8 @@ impl Inbox {
     /// Stops handing out anything; drops revocations that nobody will answer.
     pub(super) fn shut(&mut self) {
         self.events.clear();
-        self.main = Held::default();
+        self.main.clear();
+        self.main_held = Total::default();
         self.delayed.clear();
     }
 
@@ -197,7 +209,10 @@ impl Inbox {
     }
 
     fn drop_records(&mut self, partition: u32) {
-        self.main.retain(|record| record.partition != partition);
+        if let Some(held) = self.main.remove(&partition) {
+            self.main_held.records -= held.records.len();
+            self.main_held.bytes -= held.bytes;
+        }
         self.delayed.retain(|(_, held), _| *held != partition);
     }
 }
@@ -222,11 +237,6 @@ impl Held {
         let record = self.records.pop_front()?;
         self.bytes = self.bytes.saturating_sub(record_bytes(&record));
         Some(record)
-    }
-
-    fn retain(&mut self, keep: impl Fn(&Received) -> bool) {
-        self.records.retain(keep);
-        self.bytes = self.records.iter().map(record_bytes).sum();
     }
 
     fn head_due_ms(&self, tier: DelayTier) -> Option<i64> {

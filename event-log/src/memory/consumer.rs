@@ -6,7 +6,7 @@ use super::{
     state::{Head, State},
 };
 use crate::{
-    Consumer, Epoch, Event, LogError, Position, Release, Revoked, Watermark,
+    Consumer, Epoch, Event, LogError, Position, Release, Revoked, Room, Watermark,
     fair::{self, Streams},
 };
 use schemas::Topic;
@@ -82,7 +82,7 @@ impl MemoryConsumer {
     }
 
     /// Due records, at most `room`, and when to look again when there are none.
-    fn records(&mut self, state: &State, room: usize) -> (Vec<Event>, Duration) {
+    fn records(&mut self, state: &State, mut room: Room) -> (Vec<Event>, Duration) {
         let now_ms = self.shared.clock.now_ms();
         let (mut main, mut delay) = (Vec::new(), Vec::new());
         let mut sleep = SLEEP_MAX;
@@ -90,7 +90,7 @@ impl MemoryConsumer {
             let Some(epoch) = self.owned.get(partition) else {
                 continue;
             };
-            if !state.group.keeps(self.member, *partition, *epoch) {
+            if room.of(*partition) == 0 || !state.group.keeps(self.member, *partition, *epoch) {
                 continue;
             }
             match state.head(*topic, *partition, *offset, now_ms) {
@@ -107,11 +107,16 @@ impl MemoryConsumer {
         let ready: Vec<_> = main.into_iter().chain(delay).collect();
         let mut events = Vec::new();
         let filled: Result<(), Infallible> =
-            fair::fill(room, self.turn, streams, |stream, limit| {
+            fair::fill(room.records(), self.turn, streams, |stream, limit| {
                 let Some((topic, partition)) = ready.get(stream).copied() else {
                     return Ok(0);
                 };
-                Ok(self.take(state, (topic, partition), limit, now_ms, &mut events))
+                let limit = limit.min(room.of(partition));
+                let taken = self.take(state, (topic, partition), limit, now_ms, &mut events);
+                for _ in 0..taken {
+                    room.take(partition);
+                }
+                Ok(taken)
             });
         filled.unwrap_or_else(|never| match never {});
         if !events.is_empty() {
@@ -148,7 +153,8 @@ impl MemoryConsumer {
 }
 
 impl Consumer for MemoryConsumer {
-    async fn next(&mut self, room: usize) -> Result<Vec<Event>, LogError> {
+    async fn next(&mut self, room: impl Into<Room> + Send) -> Result<Vec<Event>, LogError> {
+        let room = room.into();
         let shared = Arc::clone(&self.shared);
         loop {
             let mut changed = pin!(shared.changed.notified());
@@ -164,7 +170,7 @@ impl Consumer for MemoryConsumer {
                 if !events.is_empty() {
                     return Ok(events);
                 }
-                let (events, sleep) = self.records(&state, room);
+                let (events, sleep) = self.records(&state, room.clone());
                 if !events.is_empty() {
                     return Ok(events);
                 }

@@ -1,7 +1,8 @@
 //! A log that does as it is told.
 
 use event_log::{
-    Appended, Consumer, Event, EventLog, LogError, Page, Position, ProduceError, Record, Watermark,
+    Appended, Consumer, Event, EventLog, LogError, Page, Position, ProduceError, Record, Room,
+    Watermark,
 };
 use schemas::Topic;
 use std::{
@@ -119,7 +120,7 @@ impl EventLog for FakeLog {
 }
 
 impl Consumer for NoConsumer {
-    async fn next(&mut self, _: usize) -> Result<Vec<Event>, LogError> {
+    async fn next(&mut self, _: impl Into<Room> + Send) -> Result<Vec<Event>, LogError> {
         match *self {}
     }
 

@@ -21,8 +21,9 @@ use rdkafka::{
 };
 use schemas::Topic;
 use std::{
+    collections::BTreeSet,
     sync::{
-        Arc,
+        Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, Ordering},
         mpsc,
     },
@@ -50,8 +51,8 @@ pub(super) struct GroupContext {
     delay: Arc<BaseConsumer<DelayContext>>,
     commands: mpsc::Sender<Command>,
     patience: Duration,
-    /// Whether the webhooks' partitions are paused.
-    paused: AtomicBool,
+    /// Partitions of the webhooks that are paused. Only the thread that polls looks here.
+    paused: Mutex<BTreeSet<u32>>,
     /// Everything is committed, and the client is closing: commits would only fail.
     left: AtomicBool,
 }
@@ -120,7 +121,7 @@ impl Member {
             if let Some(record) = received(&message, Topic::Webhooks, epoch, now_ms) {
                 inbox.push(record);
             }
-            if inbox.pause_main(false) {
+            if partition.is_some_and(|partition| inbox.pause_main(partition, false)) {
                 break;
             }
         }
@@ -128,23 +129,30 @@ impl Member {
     }
 
     fn pause_or_resume(&self) {
-        let paused = self.group.context().paused.load(Ordering::Relaxed);
-        let (pause, partitions) = {
+        let mut paused = self.group.context().paused();
+        let (mut pause, mut resume) = (Vec::new(), Vec::new());
+        {
             let inbox = self.shared.inbox();
-            (inbox.pause_main(paused), inbox.owned().collect::<Vec<_>>())
-        };
-        if pause == paused {
-            return;
+            for partition in inbox.owned() {
+                let is_paused = paused.contains(&partition);
+                let should = inbox.pause_main(partition, is_paused);
+                if should != is_paused {
+                    let changed = if should { &mut pause } else { &mut resume };
+                    changed.push(partition);
+                }
+            }
         }
-        let list = webhooks_list(&self.shared, &partitions);
-        let result = if pause {
-            self.group.pause(&list)
-        } else {
-            self.group.resume(&list)
-        };
-        match result {
-            Ok(()) => self.group.context().paused.store(pause, Ordering::Relaxed),
-            Err(error) => tracing::warn!(%error, pause, "can not pause or resume"),
+        if !pause.is_empty() {
+            match self.group.pause(&webhooks_list(&self.shared, &pause)) {
+                Ok(()) => paused.extend(pause),
+                Err(error) => tracing::warn!(%error, ?pause, "can not pause"),
+            }
+        }
+        if !resume.is_empty() {
+            match self.group.resume(&webhooks_list(&self.shared, &resume)) {
+                Ok(()) => paused.retain(|partition| !resume.contains(partition)),
+                Err(error) => tracing::warn!(%error, ?resume, "can not resume"),
+            }
         }
     }
 
@@ -197,9 +205,13 @@ impl GroupContext {
             delay,
             commands,
             patience,
-            paused: AtomicBool::new(false),
+            paused: Mutex::default(),
             left: AtomicBool::new(false),
         }
+    }
+
+    fn paused(&self) -> MutexGuard<'_, BTreeSet<u32>> {
+        self.paused.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The list may be empty and must be given to librdkafka all the same.
@@ -225,7 +237,7 @@ impl GroupContext {
         if let Err(error) = group.resume(&webhooks_list(&self.shared, &owned)) {
             tracing::warn!(%error, "can not resume");
         }
-        self.paused.store(false, Ordering::Relaxed);
+        self.paused().clear();
         drop(self.commands.send(Command::Assign(assigned)));
         self.shared.wake();
     }

@@ -2,7 +2,7 @@ use super::{
     records::{Fill, pause_delay, share},
     *,
 };
-use crate::Position;
+use crate::{Position, Room};
 use bytes::Bytes;
 
 const LIMITS: Limits = Limits {
@@ -44,8 +44,8 @@ fn push(inbox: &mut Inbox, topic: Topic, partition: u32, offset: i64, appended_a
 }
 
 /// Offsets of the records taken; ownership events are skipped.
-fn taken(inbox: &mut Inbox, room: usize, now_ms: i64) -> Vec<(Topic, i64)> {
-    let events = inbox.take(room, now_ms).expect("no failure");
+fn taken(inbox: &mut Inbox, room: impl Into<Room>, now_ms: i64) -> Vec<(Topic, i64)> {
+    let events = inbox.take(&room.into(), now_ms).expect("no failure");
     let records = events.into_iter().filter_map(|event| match event {
         Event::Record(record) => Some((record.topic, record.offset)),
         Event::Assigned { .. } | Event::Revoked(_) => None,
@@ -69,10 +69,10 @@ const S30: Topic = Topic::Delay(DelayTier::S30);
 fn a_delay_record_is_never_early_and_never_late() {
     let mut inbox = inbox(&[0]);
     push(&mut inbox, S5, 0, 1, 1_000);
-    assert_eq!(inbox.next_due_ms(), Some(6_000));
+    assert_eq!(inbox.next_due_ms(&Room::new(1)), Some(6_000));
     assert_eq!(taken(&mut inbox, 9, 5_999), []);
     assert_eq!(taken(&mut inbox, 9, 6_000), [(S5, 1)]);
-    assert_eq!(inbox.next_due_ms(), None);
+    assert_eq!(inbox.next_due_ms(&Room::new(1)), None);
 }
 
 #[test]
@@ -83,7 +83,7 @@ fn the_earliest_due_come_first_and_a_tier_keeps_its_order() {
     // The broker's clock was set back: the later record must not pass the one before it.
     push(&mut inbox, S5, 1, 2, 1_000);
     push(&mut inbox, S5, 0, 3, 25_500);
-    assert_eq!(inbox.next_due_ms(), Some(29_000));
+    assert_eq!(inbox.next_due_ms(&Room::new(1)), Some(29_000));
     let all = [(S5, 1), (S5, 2), (S30, 7), (S5, 3)];
     assert_eq!(taken(&mut inbox, 9, 40_000), all);
 }
@@ -111,9 +111,9 @@ fn webhooks_and_delay_records_share_the_room() {
 fn no_room_still_tells_of_ownership() {
     let mut inbox = inbox(&[3]);
     push(&mut inbox, Topic::Webhooks, 3, 0, 0);
-    let events = inbox.take(0, 0).expect("no failure");
+    let events = inbox.take(&Room::new(0), 0).expect("no failure");
     assert!(matches!(events[..], [Event::Assigned { partition: 3, .. }]));
-    assert!(inbox.take(0, 0).expect("no failure").is_empty());
+    assert!(inbox.take(&Room::new(0), 0).expect("no failure").is_empty());
 }
 
 #[test]
@@ -224,19 +224,74 @@ fn only_delay_commits_are_refreshed() {
 fn reading_of_webhooks_pauses_by_records_and_by_bytes() {
     let mut inbox = inbox(&[0]);
     for offset in 0..8 {
-        assert!(!inbox.pause_main(false), "{offset}");
+        assert!(!inbox.pause_main(0, false), "{offset}");
         push(&mut inbox, Topic::Webhooks, 0, offset, 0);
     }
-    assert!(inbox.pause_main(false));
+    assert!(inbox.pause_main(0, false));
     taken(&mut inbox, 5, 0);
-    assert!(inbox.pause_main(true), "3 of 8 are above a quarter");
-    assert!(!inbox.pause_main(false));
+    assert!(inbox.pause_main(0, true), "3 of 8 are above a quarter");
+    assert!(!inbox.pause_main(0, false));
     taken(&mut inbox, 1, 0);
-    assert!(!inbox.pause_main(true));
+    assert!(!inbox.pause_main(0, true));
     let mut large = record(&inbox, Topic::Webhooks, 0, 9, 0);
     large.value = Bytes::from(vec![0; 1_000]);
     inbox.push(large);
-    assert!(inbox.pause_main(false));
+    assert!(inbox.pause_main(0, false));
+}
+
+/// The partition that the dispatcher does not take from pauses alone, the others are read on within their shares, and what
+/// is held stays bounded.
+#[test]
+fn a_full_partition_pauses_alone() {
+    let mut inbox = inbox(&[0, 1]);
+    for offset in 0..8 {
+        assert!(!inbox.pause_main(0, false), "{offset}");
+        push(&mut inbox, Topic::Webhooks, 0, offset, 0);
+    }
+    let mut full = Room::new(9);
+    full.limit(0, 0);
+    for offset in 0..4 {
+        assert!(!inbox.pause_main(1, false), "{offset}");
+        push(&mut inbox, Topic::Webhooks, 1, offset, 0);
+    }
+    assert!(inbox.pause_main(0, false) && inbox.pause_main(1, false));
+    assert_eq!(taken(&mut inbox, full.clone(), 0).len(), 4);
+    assert!(inbox.pause_main(0, true), "nobody takes from it");
+    assert!(!inbox.pause_main(1, true));
+    // A room that names it: not more than that.
+    full.limit(0, 3);
+    assert_eq!(taken(&mut inbox, full, 0).len(), 3);
+    assert_eq!(taken(&mut inbox, 9, 0).len(), 5);
+    assert!(!inbox.pause_main(0, true));
+}
+
+#[test]
+fn a_full_partition_waits_for_nothing_that_is_due() {
+    let mut inbox = inbox(&[0, 1]);
+    push(&mut inbox, S5, 0, 1, 0);
+    push(&mut inbox, S5, 1, 1, 1_000);
+    let mut room = Room::new(9);
+    room.limit(0, 0);
+    assert_eq!(inbox.next_due_ms(&room), Some(6_000));
+    assert_eq!(taken(&mut inbox, room, 9_000), [(S5, 1)]);
+    assert_eq!(inbox.next_due_ms(&Room::new(1)), Some(5_000));
+}
+
+/// Webhooks and due records of a partition with room for one come both.
+#[test]
+fn a_partition_with_little_room_serves_webhooks_and_delay_records() {
+    let mut inbox = inbox(&[0]);
+    for offset in 0..32 {
+        push(&mut inbox, Topic::Webhooks, 0, offset, 0);
+        push(&mut inbox, S5, 0, offset, 0);
+    }
+    let mut room = Room::new(99);
+    room.limit(0, 1);
+    let taken: Vec<_> = (0..32)
+        .flat_map(|_| taken(&mut inbox, room.clone(), 5_000))
+        .collect();
+    let main = taken.iter().filter(|(topic, _)| *topic == S5).count();
+    assert_eq!((taken.len(), main), (32, 16));
 }
 
 #[test]
@@ -298,13 +353,16 @@ fn a_passing_failure_is_told_once_a_fatal_one_always() {
     let mut inbox = inbox(&[0]);
     inbox.fail(LogError::Unavailable("x".into()));
     assert_eq!(taken(&mut inbox, 1, 0), [], "the assignment comes first");
-    assert!(inbox.take(1, 0).is_err());
-    assert!(inbox.take(1, 0).is_ok());
+    assert!(inbox.take(&Room::new(1), 0).is_err());
+    assert!(inbox.take(&Room::new(1), 0).is_ok());
     inbox.fail(LogError::Unavailable("x".into()));
     inbox.fail(LogError::Fatal("y".into()));
     inbox.fail(LogError::Fatal("z".into()));
     for _ in 0..2 {
-        assert_eq!(inbox.take(1, 0).err(), Some(LogError::Fatal("y".into())));
+        assert_eq!(
+            inbox.take(&Room::new(1), 0).err(),
+            Some(LogError::Fatal("y".into()))
+        );
     }
 }
 

@@ -3,7 +3,6 @@
 use super::{Inbox, Mark};
 use crate::{Position, Watermark};
 use schemas::Topic;
-use std::collections::BTreeMap;
 
 // === impl Inbox: watermarks and positions ===
 
@@ -74,20 +73,14 @@ impl Inbox {
 
     /// How far handing out has come, of what is known.
     pub(in crate::kafka) fn positions(&self) -> Vec<Position> {
-        let mut main_heads = BTreeMap::new();
-        for record in &self.main.records {
-            main_heads.entry(record.partition).or_insert(record.offset);
-        }
         let mut positions = Vec::with_capacity(self.heard.len());
         for (&(topic, partition), heard) in &self.heard {
-            let head = match topic {
-                Topic::Delay(tier) => {
-                    let held = self.delayed.get(&(tier, partition));
-                    held.and_then(|held| held.records.front())
-                        .map(|record| record.offset)
-                }
-                Topic::Webhooks | Topic::DeadLetters => main_heads.get(&partition).copied(),
+            let held = match topic {
+                Topic::Delay(tier) => self.delayed.get(&(tier, partition)),
+                Topic::Webhooks | Topic::DeadLetters => self.main.get(&partition),
             };
+            let head = held.and_then(|held| held.records.front());
+            let head = head.map(|record| record.offset);
             let Some(next_offset) = head.or(heard.next_offset) else {
                 continue;
             };
