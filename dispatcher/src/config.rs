@@ -16,6 +16,9 @@ use std::{collections::BTreeMap, time::Duration};
 /// Nothing in here makes sense beyond it, and no clock overflows below it.
 const DURATION_MAX: Duration = Duration::from_secs(365 * 24 * 3_600);
 
+/// A record in a window takes 16 bytes.
+const WINDOW_MAX: usize = 10_000_000;
+
 /// A crash strands what was in work for one lease.
 const LEASE_MAX: Duration = Duration::from_secs(3_600);
 
@@ -33,6 +36,12 @@ pub struct DispatcherConfig {
     pub in_flight_max: usize,
     /// Body bytes of records in work at once in this process.
     pub in_flight_bytes_max: usize,
+    /// The same two for one partition: beyond them, and beyond its equal share of the process's, no more of it is taken.
+    pub partition_in_flight_max: usize,
+    pub partition_in_flight_bytes_max: usize,
+    /// Records of one topic and partition from the first unfinished one on. What is finished behind it is read again after
+    /// a crash, and remembered until then.
+    pub partition_window_max: usize,
     /// Body bytes of deliveries that wait in memory for the last seconds before they are due.
     pub held_bytes_max: usize,
     /// A delivery that waits longer than this for room at its destination is deferred to the smallest delay tier.
@@ -140,6 +149,9 @@ impl Default for DispatcherConfig {
             skew_margin: Duration::from_millis(500),
             in_flight_max: 1_024,
             in_flight_bytes_max: 32 << 20,
+            partition_in_flight_max: 256,
+            partition_in_flight_bytes_max: 8 << 20,
+            partition_window_max: 100_000,
             held_bytes_max: 16 << 20,
             room_wait: Duration::from_secs(1),
             retry_after_max: Duration::from_secs(24 * 3_600),
@@ -183,6 +195,21 @@ impl DispatcherConfig {
             self.in_flight_bytes_max > 0,
             "in_flight_bytes_max",
             "must be above 0",
+        );
+        require(
+            (1..=self.in_flight_max).contains(&self.partition_in_flight_max),
+            "partition_in_flight_max",
+            "must be above 0 and at most `in_flight_max`",
+        );
+        require(
+            (1..=self.in_flight_bytes_max).contains(&self.partition_in_flight_bytes_max),
+            "partition_in_flight_bytes_max",
+            "must be above 0 and at most `in_flight_bytes_max`",
+        );
+        require(
+            (self.in_flight_max..=WINDOW_MAX).contains(&self.partition_window_max),
+            "partition_window_max",
+            "must be at least `in_flight_max`, which one partition may have in work alone, and at most 10000000",
         );
         require(
             self.room_wait <= self.lease,

@@ -1,16 +1,21 @@
 //! The loop: log events in, jobs out, watermarks back. No policy.
 
+mod figures;
+
 use crate::{
+    consume::figures::Figures,
     partitions::{Partitions, Ticket},
     process::{self, Finished, Infra, Job, Path, Place},
     publish, routes,
     send::Send,
+    waiting::Waiting,
+    window::{self, Bounds, Load, Size},
 };
 use dedup_store::Store;
-use event_log::{Consumer, Event, EventLog, LogError, Received, Revoked};
+use event_log::{Consumer, Event, EventLog, LogError, Received, Revoked, Room};
 use schemas::{DecodeError, Delivery, Topic};
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::HashMap,
     sync::{
         Arc,
         atomic::{AtomicI64, AtomicUsize, Ordering},
@@ -33,9 +38,6 @@ const TICK: Duration = Duration::from_millis(100);
 const FIGURES_TICKS: u32 = 10;
 /// How long attempts that run may hold up a rebalance.
 const REVOKE_PATIENCE: Duration = Duration::from_secs(2);
-/// Records of one topic and partition from the first unfinished one on. What is finished behind it is read again after a
-/// crash, and remembered until then.
-const WINDOW_MAX: usize = 100_000;
 /// Pause after the log did not answer.
 const LOG_PAUSE: Duration = Duration::from_secs(1);
 /// For the log to commit and leave the group.
@@ -67,14 +69,13 @@ struct Loop<L: EventLog, S, H> {
     jobs: JoinSet<Result<Finished, Infra>>,
     open: HashMap<Id, Open>,
     in_flight_bytes: usize,
+    /// Longest time that an attempt may take.
+    timeout_max: Duration,
     /// Size of a large record of late, for how many more fit into memory.
     record_bytes: usize,
     /// Deliveries that one record can make, at most.
     fan_out_max: usize,
-    /// Lag by topic and partition, as told last.
-    lags: BTreeMap<(Topic, u32), i64>,
-    /// A partition has too many records behind one that does not end; nothing more is read until it does.
-    window_full: bool,
+    figures: Figures,
     /// After an error of the log, nothing is asked of it until then.
     log_paused_until: Instant,
     status: Status,
@@ -83,7 +84,9 @@ struct Loop<L: EventLog, S, H> {
 /// A job in flight: the record to finish and the memory that it holds.
 struct Open {
     ticket: Ticket,
-    bytes: usize,
+    delivery_id: String,
+    destination: String,
+    waiting: Waiting,
 }
 
 /// Takes records and works on them until `shutdown`; then lets attempts that run end within the grace, commits, and gives
@@ -97,8 +100,10 @@ pub async fn run<L: EventLog, S: Store, H: Send>(
     shutdown: CancellationToken,
 ) -> Result<(), RunError> {
     let consumer = path.log.consumer().await?;
+    let timeouts = path.destinations.values().map(|it| it.timeout);
     let mut this = Loop {
         fan_out_max: routes::fan_out_max(&path.routes),
+        timeout_max: timeouts.max().unwrap_or_default(),
         path,
         consumer,
         partitions: Partitions::default(),
@@ -106,8 +111,7 @@ pub async fn run<L: EventLog, S: Store, H: Send>(
         open: HashMap::new(),
         in_flight_bytes: 0,
         record_bytes: RECORD_BYTES_ASSUMED,
-        lags: BTreeMap::new(),
-        window_full: false,
+        figures: Figures::default(),
         log_paused_until: Instant::now(),
         status,
     };
@@ -134,11 +138,11 @@ impl<L: EventLog, S: Store, H: Send> Loop<L, S, H> {
                 now = tick.tick() => {
                     self.partitions.release(now);
                     self.commit();
-                    self.window_full = self.partitions.window_max() >= WINDOW_MAX;
                     self.status.tick(self.path.clock.now_ms());
+                    self.figures.tick(&self.path, now);
                     ticks = ticks.wrapping_add(1);
                     if ticks.is_multiple_of(FIGURES_TICKS) {
-                        self.figures();
+                        self.figures(now);
                     }
                 }
                 Some(ended) = self.jobs.join_next_with_id() => self.end_all(ended)?,
@@ -193,19 +197,41 @@ impl<L: EventLog, S: Store, H: Send> Loop<L, S, H> {
             .await;
     }
 
-    fn room(&self) -> usize {
-        if self.window_full {
-            return 0;
+    /// Bounds of each partition, with as many as are owned now.
+    fn bounds(&self) -> Bounds {
+        Bounds::new(&self.path.config, self.partitions.count(), self.timeout_max)
+    }
+
+    /// What is in work. Deliveries that only wait for their last seconds have a budget of their own.
+    fn load(&self) -> Load {
+        Load {
+            deliveries: self.jobs.len().saturating_sub(self.path.held.count()),
+            bytes: self.in_flight_bytes,
         }
-        let bytes_max = self.path.config.in_flight_bytes_max;
-        let bytes_left = bytes_max.saturating_sub(self.in_flight_bytes);
-        // Deliveries that only wait for their last seconds have a budget of their own.
-        let working = self.jobs.len().saturating_sub(self.path.held.count());
-        let left = self.path.config.in_flight_max.saturating_sub(working);
-        // Any record may make the most deliveries. The last one is taken whole, so that one always gets through.
-        left.div_ceil(self.fan_out_max)
-            .min(bytes_left.div_ceil(self.record_bytes))
-            .min(BATCH_MAX)
+    }
+
+    fn room(&self) -> Room {
+        let config = &self.path.config;
+        let max = Load {
+            deliveries: config.in_flight_max,
+            bytes: config.in_flight_bytes_max,
+        };
+        let size = Size {
+            fan_out_max: self.fan_out_max,
+            bytes: self.record_bytes,
+        };
+        let records = window::spare(max, self.load(), size).min(BATCH_MAX);
+        let mut room = Room::new(records);
+        let bounds = self.bounds();
+        for (partition, load, window) in self.partitions.loads() {
+            // Held deliveries do not count here either: they are due soon, and their budget is the process's.
+            let load = load.without(self.path.held.of(partition));
+            let spare = bounds.spare(load, window, size);
+            if spare < records {
+                room.limit(partition, spare);
+            }
+        }
+        room
     }
 
     fn handle_all(&mut self, events: Vec<Event>) {
@@ -236,26 +262,35 @@ impl<L: EventLog, S: Store, H: Send> Loop<L, S, H> {
     }
 
     fn receive(&mut self, record: Received) {
+        self.figures.received(&record, self.path.clock.now_ms());
         // Grows at once and shrinks slowly, so that a batch after a large record is small.
         let shrunk = self.record_bytes - self.record_bytes / 64;
         self.record_bytes = record.value.len().max(shrunk).max(1);
         match self.deliveries(&record) {
             Ok(deliveries) => {
                 let open = u32::try_from(deliveries.len()).unwrap_or(u32::MAX);
-                let Some(owned) = self.partitions.receive(&record, open) else {
+                let bytes = deliveries.first().map_or(0, |it| it.webhook.body.len());
+                let Some(owned) = self.partitions.receive(&record, open, bytes) else {
                     return;
                 };
                 let trace = publish::trace_of(&record.headers);
                 for delivery in deliveries {
                     let path = Arc::clone(&self.path);
-                    let bytes = delivery.webhook.body.len();
+                    let waiting = Waiting::default();
+                    let open = Open {
+                        ticket: ticket(&record, bytes),
+                        delivery_id: delivery.webhook.delivery_id.clone(),
+                        destination: delivery.destination.clone(),
+                        waiting: waiting.clone(),
+                    };
                     let mut job = Job {
                         delivery,
                         place: Place::of(&record),
                         trace: trace.clone(),
                         owned: owned.clone(),
+                        waiting,
                     };
-                    self.spawn(&record, bytes, async move {
+                    self.spawn(open, async move {
                         let result = process::process(&path, &mut job).await;
                         process::tell(&job, &result);
                         result
@@ -263,7 +298,7 @@ impl<L: EventLog, S: Store, H: Send> Loop<L, S, H> {
                 }
             }
             Err(error) => {
-                let Some(owned) = self.partitions.receive(&record, 1) else {
+                let Some(owned) = self.partitions.receive(&record, 1, record.value.len()) else {
                     return;
                 };
                 let (path, cause) = (Arc::clone(&self.path), error.to_string());
@@ -274,8 +309,13 @@ impl<L: EventLog, S: Store, H: Send> Loop<L, S, H> {
                     cause,
                     "record can not be decoded, dead-lettered raw"
                 );
-                let bytes = record.value.len();
-                self.spawn(&record.clone(), bytes, async move {
+                let open = Open {
+                    ticket: ticket(&record, record.value.len()),
+                    delivery_id: String::new(),
+                    destination: String::new(),
+                    waiting: Waiting::default(),
+                };
+                self.spawn(open, async move {
                     process::undecodable(&path, &record, &cause, &owned).await
                 });
             }
@@ -309,19 +349,12 @@ impl<L: EventLog, S: Store, H: Send> Loop<L, S, H> {
 
     fn spawn(
         &mut self,
-        record: &Received,
-        bytes: usize,
+        open: Open,
         job: impl Future<Output = Result<Finished, Infra>> + std::marker::Send + 'static,
     ) {
-        let ticket = Ticket {
-            topic: record.topic,
-            partition: record.partition,
-            offset: record.offset,
-            epoch: record.epoch,
-        };
-        self.in_flight_bytes = self.in_flight_bytes.saturating_add(bytes);
+        self.in_flight_bytes = self.in_flight_bytes.saturating_add(open.ticket.bytes);
         let id = self.jobs.spawn(job).id();
-        self.open.insert(id, Open { ticket, bytes });
+        self.open.insert(id, open);
     }
 
     /// Ends a job, and all others that have ended in the meantime.
@@ -341,7 +374,7 @@ impl<L: EventLog, S: Store, H: Send> Loop<L, S, H> {
         let Some(open) = self.open.remove(&id) else {
             return Ok(());
         };
-        self.in_flight_bytes = self.in_flight_bytes.saturating_sub(open.bytes);
+        self.in_flight_bytes = self.in_flight_bytes.saturating_sub(open.ticket.bytes);
         let finished = matches!(result, Ok(Ok(_)));
         // 5: only now is the record's offset finished.
         self.partitions.end(open.ticket, finished);
@@ -364,28 +397,37 @@ impl<L: EventLog, S: Store, H: Send> Loop<L, S, H> {
         }
     }
 
-    fn figures(&mut self) {
+    fn figures(&mut self, now: Instant) {
         let owned = self.partitions.count();
         self.status.partitions_owned.store(owned, Ordering::Relaxed);
         self.status
             .in_flight
             .store(self.jobs.len(), Ordering::Relaxed);
-        self.path.metrics.load(self.jobs.len(), owned);
-        let mut lags = BTreeMap::new();
-        for position in self.consumer.positions() {
-            if let Some(end_offset) = position.end_offset {
-                let lag = end_offset.saturating_sub(position.next_offset).max(0);
-                lags.insert((position.topic, position.partition), lag);
-            }
+        let in_flight = Load {
+            deliveries: self.jobs.len(),
+            bytes: self.in_flight_bytes,
+        };
+        self.path.metrics.load(in_flight, owned);
+        let positions = self.consumer.positions();
+        self.figures.lags(&self.path, &positions);
+        self.figures.clock(&self.path, now);
+        let bounds = self.bounds();
+        let news = self
+            .figures
+            .partitions(&self.path, &self.partitions, &bounds, now);
+        for news in news {
+            figures::tell(news, self.open.values());
         }
-        // A gauge keeps its last value: what is somebody else's now must not look like our backlog.
-        for &(topic, partition) in self.lags.keys().filter(|key| !lags.contains_key(key)) {
-            self.path.metrics.lag(topic, partition, 0);
-        }
-        for (&(topic, partition), &lag) in &lags {
-            self.path.metrics.lag(topic, partition, lag);
-        }
-        self.lags = lags;
+    }
+}
+
+fn ticket(record: &Received, bytes: usize) -> Ticket {
+    Ticket {
+        topic: record.topic,
+        partition: record.partition,
+        offset: record.offset,
+        epoch: record.epoch,
+        bytes,
     }
 }
 

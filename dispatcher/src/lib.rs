@@ -4,7 +4,7 @@
 //! one delivery and holds the order of effects; [`gate`] says whether the
 //! destination may be tried now; [`decide`] says what follows from an outcome; [`send`] is the port to the
 //! receivers; [`publish`] makes the records of the next hop and of the dead letter; [`partitions`] and [`offsets`] say
-//! what may be committed.
+//! what may be committed, [`window`] how much of a partition may be in work, [`skew`] how far our clock is off.
 //!
 //! Not here: Kafka, SQL, CQL, which are behind the ports; the machine's clock, which is behind [`runtime::Clock`].
 
@@ -21,6 +21,9 @@ pub mod process;
 pub mod publish;
 pub mod routes;
 pub mod send;
+pub mod skew;
+pub mod waiting;
+pub mod window;
 
 pub use config::{
     BreakerConfig, DestinationConfig, DispatcherConfig, RateConfig, RetryConfig, RouteConfig,

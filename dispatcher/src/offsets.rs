@@ -3,13 +3,19 @@
 //! Offsets are tracked as they were received, since gaps are normal (transactions, compaction, retention). One tracker
 //! lives as long as one epoch of one topic and partition; a late completion of an older epoch has no tracker to reach.
 
+use crate::window::Window;
 use std::collections::VecDeque;
+
+/// Records for which memory is kept when a window has become small again.
+const KEPT_MIN: usize = 1_024;
 
 /// Received and unfinished records of one topic and partition, in one epoch.
 #[derive(Debug, Default)]
 pub struct Offsets {
     /// Offset and deliveries still open, in offset order. The front is always unfinished.
     window: VecDeque<(i64, u32)>,
+    /// Records in the window that are finished.
+    finished: usize,
     /// First offset that is not known to be finished; none before the first record.
     next_offset: Option<i64>,
     committed: Option<i64>,
@@ -29,6 +35,7 @@ impl Offsets {
             return false;
         }
         self.window.push_back((offset, open));
+        self.finished += usize::from(open == 0);
         if self.next_offset.is_none() {
             self.next_offset = Some(offset);
         }
@@ -42,8 +49,10 @@ impl Offsets {
             .window
             .binary_search_by_key(&offset, |(offset, _)| *offset)
             && let Some((_, open)) = self.window.get_mut(at)
+            && *open > 0
         {
-            *open = open.saturating_sub(1);
+            *open -= 1;
+            self.finished += usize::from(*open == 0);
         }
         self.advance();
     }
@@ -62,6 +71,16 @@ impl Offsets {
         self.next_offset
     }
 
+    /// What is held back by the first unfinished record; none when every received record is finished.
+    pub fn window(&self) -> Option<Window> {
+        let (first_offset, _) = self.window.front()?;
+        Some(Window {
+            first_offset: *first_offset,
+            records: self.window.len(),
+            finished: self.finished,
+        })
+    }
+
     /// Records that are not finished, or are behind one that is not.
     pub fn len(&self) -> usize {
         self.window.len()
@@ -76,6 +95,12 @@ impl Offsets {
         while let Some((offset, 0)) = self.window.front() {
             self.next_offset = Some(offset.saturating_add(1));
             self.window.pop_front();
+            self.finished -= 1;
+        }
+        // A window that was long once must not hold its memory for ever.
+        let kept = self.window.len().saturating_mul(4).max(KEPT_MIN);
+        if self.window.capacity() > kept.saturating_mul(2) {
+            self.window.shrink_to(kept);
         }
         if let Some((offset, _)) = self.window.front() {
             // A gap before the first unfinished record is finished by nature.
@@ -104,6 +129,23 @@ mod tests {
         offsets.finish_one(10);
         assert_eq!(offsets.take_moved(), Some(16));
         assert!(offsets.is_empty());
+    }
+
+    #[test]
+    fn a_long_window_gives_its_memory_back() {
+        let mut offsets = Offsets::default();
+        for offset in 0..100_000 {
+            offsets.receive(offset, 1);
+        }
+        for offset in 1..100_000 {
+            offsets.finish_one(offset);
+        }
+        let window = offsets.window().unwrap();
+        assert_eq!((window.records, window.finished), (100_000, 99_999));
+        assert!(offsets.window.capacity() < 300_000);
+        offsets.finish_one(0);
+        assert_eq!(offsets.window(), None);
+        assert!(offsets.window.capacity() <= 2 * KEPT_MIN);
     }
 
     #[test]
@@ -145,6 +187,10 @@ mod tests {
                 let first_open = model.keys().next().copied();
                 let expected = first_open.unwrap_or(next + 1);
                 prop_assert_eq!(offsets.watermark(), Some(expected));
+                let window = offsets.window();
+                prop_assert_eq!(window.map(|it| it.first_offset), first_open);
+                let unfinished = window.map_or(0, |it| it.records - it.finished);
+                prop_assert_eq!(unfinished, model.len());
                 // What is committed is what was seen to be safe, once.
                 if let Some(moved) = offsets.take_moved() {
                     prop_assert_eq!(moved, expected);

@@ -1,6 +1,9 @@
 //! The partitions that this process owns, and what is in flight of each: who may still finish what.
 
-use crate::offsets::Offsets;
+use crate::{
+    offsets::Offsets,
+    window::{Load, Window},
+};
 use event_log::{Epoch, Received, Revoked, Watermark};
 use schemas::Topic;
 use std::collections::BTreeMap;
@@ -21,6 +24,8 @@ pub struct Ticket {
     pub partition: u32,
     pub offset: i64,
     pub epoch: Epoch,
+    /// Memory that the job holds.
+    pub bytes: usize,
 }
 
 #[derive(Debug)]
@@ -28,7 +33,7 @@ struct Owned {
     epoch: Epoch,
     token: CancellationToken,
     offsets: BTreeMap<Topic, Offsets>,
-    in_flight: usize,
+    in_flight: Load,
 }
 
 #[derive(Debug)]
@@ -46,7 +51,7 @@ impl Partitions {
             epoch,
             token: CancellationToken::new(),
             offsets: BTreeMap::new(),
-            in_flight: 0,
+            in_flight: Load::default(),
         };
         if let Some(former) = self.owned.insert(partition, owned) {
             former.token.cancel();
@@ -77,7 +82,7 @@ impl Partitions {
         for leaving in std::mem::take(&mut self.leaving) {
             let busy = leaving.revoked.partitions.iter().any(|(partition, epoch)| {
                 self.of(*partition, *epoch)
-                    .is_some_and(|owned| owned.in_flight > 0)
+                    .is_some_and(|owned| owned.in_flight.deliveries > 0)
             });
             if busy && now < leaving.patience_until {
                 self.leaving.push(leaving);
@@ -97,8 +102,13 @@ impl Partitions {
     }
 
     /// A record was read. None when it is of another epoch or was received before; else the token that ends with the
-    /// ownership. `open` jobs finish the record.
-    pub fn receive(&mut self, record: &Received, open: u32) -> Option<CancellationToken> {
+    /// ownership. `open` jobs of `bytes` each finish the record.
+    pub fn receive(
+        &mut self,
+        record: &Received,
+        open: u32,
+        bytes: usize,
+    ) -> Option<CancellationToken> {
         let owned = self.of(record.partition, record.epoch)?;
         let fresh = owned
             .offsets
@@ -108,14 +118,20 @@ impl Partitions {
         if !fresh || owned.token.is_cancelled() {
             return None;
         }
-        owned.in_flight += usize::try_from(open).unwrap_or(usize::MAX);
+        let open = usize::try_from(open).unwrap_or(usize::MAX);
+        owned.in_flight.deliveries += open;
+        owned.in_flight.bytes += open.saturating_mul(bytes);
         Some(owned.token.clone())
     }
 
     /// A job ended. Its record counts as finished only when the job says so, and only in the epoch that it was read in.
     pub fn end(&mut self, ticket: Ticket, finished: bool) {
         if let Some(owned) = self.of(ticket.partition, ticket.epoch) {
-            owned.in_flight = owned.in_flight.saturating_sub(1);
+            let ended = Load {
+                deliveries: 1,
+                bytes: ticket.bytes,
+            };
+            owned.in_flight = owned.in_flight.without(ended);
             if finished && let Some(offsets) = owned.offsets.get_mut(&ticket.topic) {
                 offsets.finish_one(ticket.offset);
             }
@@ -155,10 +171,26 @@ impl Partitions {
             .collect()
     }
 
-    /// The most records that any topic and partition has from its first unfinished one on.
-    pub fn window_max(&self) -> usize {
-        let windows = self.owned.values().flat_map(|owned| owned.offsets.values());
-        windows.map(Offsets::len).max().unwrap_or(0)
+    /// What of each owned partition is in work, and the most records that any of its topics has from the first unfinished
+    /// one on.
+    pub fn loads(&self) -> impl Iterator<Item = (u32, Load, usize)> {
+        self.owned.iter().map(|(partition, owned)| {
+            let windows = owned.offsets.values().map(Offsets::len);
+            (*partition, owned.in_flight, windows.max().unwrap_or(0))
+        })
+    }
+
+    /// The windows of all topics and partitions that have an unfinished record.
+    pub fn windows(&self) -> BTreeMap<(Topic, u32), Window> {
+        let mut windows = BTreeMap::new();
+        for (partition, owned) in &self.owned {
+            for (topic, offsets) in &owned.offsets {
+                if let Some(window) = offsets.window() {
+                    windows.insert((*topic, *partition), window);
+                }
+            }
+        }
+        windows
     }
 
     /// Partitions owned.
@@ -214,6 +246,7 @@ mod tests {
             partition: 3,
             offset,
             epoch: Epoch(epoch),
+            bytes: 10,
         }
     }
 
@@ -223,11 +256,11 @@ mod tests {
         let mut partitions = Partitions::default();
         partitions.assign(3, Epoch(1));
         for offset in 0..10 {
-            assert!(partitions.receive(&record(1, offset), 1).is_some());
+            assert!(partitions.receive(&record(1, offset), 1, 10).is_some());
         }
         partitions.assign(3, Epoch(2));
-        assert!(partitions.receive(&record(2, 0), 1).is_some());
-        assert!(partitions.receive(&record(1, 10), 1).is_none());
+        assert!(partitions.receive(&record(2, 0), 1, 10).is_some());
+        assert!(partitions.receive(&record(1, 10), 1, 10).is_none());
         for offset in 0..10 {
             partitions.end(ticket(1, offset), true);
         }
@@ -237,14 +270,37 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn what_is_in_work_is_counted_by_partition() {
+        let mut partitions = Partitions::default();
+        partitions.assign(2, Epoch(1));
+        partitions.assign(3, Epoch(2));
+        partitions.receive(&record(2, 5), 2, 10).unwrap();
+        partitions.receive(&record(2, 6), 1, 10).unwrap();
+        let loads = |partitions: &Partitions| {
+            let loads = partitions.loads();
+            loads
+                .map(|(partition, load, window)| (partition, load.deliveries, load.bytes, window))
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(loads(&partitions), [(2, 0, 0, 0), (3, 3, 30, 2)]);
+        partitions.end(ticket(2, 6), true);
+        partitions.end(ticket(2, 5), false);
+        // Of an ownership that has ended.
+        partitions.end(ticket(1, 5), true);
+        assert_eq!(loads(&partitions), [(2, 0, 0, 0), (3, 1, 10, 2)]);
+        partitions.assign(3, Epoch(3));
+        assert_eq!(loads(&partitions), [(2, 0, 0, 0), (3, 0, 0, 0)]);
+    }
+
+    #[tokio::test]
     async fn a_revocation_waits_for_attempts_and_not_for_ever() {
         let mut partitions = Partitions::default();
         let now = Instant::now();
         let later = now + std::time::Duration::from_secs(2);
         for (epoch, ends, answered_at) in [(1, true, now), (2, false, later)] {
             partitions.assign(3, Epoch(epoch));
-            let token = partitions.receive(&record(epoch, 5), 1).unwrap();
-            partitions.receive(&record(epoch, 6), 1).unwrap();
+            let token = partitions.receive(&record(epoch, 5), 1, 10).unwrap();
+            partitions.receive(&record(epoch, 6), 1, 10).unwrap();
             partitions.end(ticket(epoch, 5), true);
             let (release, mut answer) = Release::new();
             let revoked = Revoked {
@@ -254,7 +310,7 @@ mod tests {
             };
             partitions.revoke(revoked, later);
             assert!(token.is_cancelled());
-            assert!(partitions.receive(&record(epoch, 7), 1).is_none());
+            assert!(partitions.receive(&record(epoch, 7), 1, 10).is_none());
             assert!(partitions.release(now));
             partitions.end(ticket(epoch, 6), ends);
             if !ends {
@@ -272,7 +328,7 @@ mod tests {
     async fn a_lost_ownership_commits_nothing() {
         let mut partitions = Partitions::default();
         partitions.assign(3, Epoch(1));
-        partitions.receive(&record(1, 5), 0).unwrap();
+        partitions.receive(&record(1, 5), 0, 10).unwrap();
         let (release, mut answer) = Release::new();
         let revoked = Revoked {
             partitions: vec![(3, Epoch(1))],

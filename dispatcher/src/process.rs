@@ -14,6 +14,7 @@ use crate::{
     outcome::Outcome,
     publish::{self, Ending},
     send::{Attempt, Send},
+    waiting::{On, Waiting},
 };
 use dedup_store::{Claim, ClaimAsk, Held, Reopen, Store, StoreError};
 use event_log::{EventLog, Headers, ProduceError, Received};
@@ -64,6 +65,8 @@ pub struct Job {
     /// Cancelled when the record's partition is owned no more, or the process shuts down: waiting ends, an attempt that
     /// runs goes on.
     pub owned: CancellationToken,
+    /// What it waits for now.
+    pub waiting: Waiting,
 }
 
 /// Where a record stands in the log.
@@ -141,15 +144,18 @@ pub async fn process<L: EventLog, S: Store, H: Send>(
     path: &Path<L, S, H>,
     job: &mut Job,
 ) -> Result<Finished, Infra> {
+    job.waiting.on(On::Due);
     if let Some(finished) = wait::until_due(path, job).await? {
         return Ok(finished);
     }
+    job.waiting.on(On::Claim);
     if replay::is_replay(path, job).await? {
         path.metrics.claim("replayed");
         return Ok(Finished::Replayed);
     }
     let mut parked = wait::Parked::default();
     loop {
+        job.waiting.on(On::Room);
         let room = match wait::room(path, job).await? {
             Entry::Entered(room) => room,
             Entry::Refused(refused) => {
@@ -157,6 +163,7 @@ pub async fn process<L: EventLog, S: Store, H: Send>(
             }
         };
         // 1
+        job.waiting.on(On::Claim);
         let claimed = match claim(path, job).await? {
             Claim::Claimed(held) => won(path, job, held),
             Claim::Busy {
@@ -164,6 +171,7 @@ pub async fn process<L: EventLog, S: Store, H: Send>(
                 in_transition,
             } => {
                 drop(room);
+                job.waiting.on(On::OtherClaim);
                 let again = parked.next(until_ms, in_transition, path.clock.now_ms());
                 match again {
                     Some(pause) => wait::pause(job, pause).await?,
@@ -177,11 +185,13 @@ pub async fn process<L: EventLog, S: Store, H: Send>(
         let lease = Lease::new(&claimed.held);
         let finished = lease::while_held(path, &lease, async {
             // 2
+            job.waiting.on(On::Receiver);
             let Some(attempted) = attempt(path, job, &claimed, &lease, &room).await? else {
                 return Ok(None);
             };
             drop(room);
             // 3 and 4
+            job.waiting.on(On::Settling);
             settle::settle(path, job, &lease, &claimed.held, &attempted).await
         })
         .await;

@@ -52,7 +52,8 @@ pub(super) async fn until_due<L: EventLog, S: Store, H: Send>(
             return Ok(None);
         }
         if memory.is_none() {
-            memory = path.held.take(job.delivery.webhook.body.len());
+            let bytes = job.delivery.webhook.body.len();
+            memory = path.held.take(job.place.partition, bytes);
         }
         if memory.is_none() || DelayTier::for_remaining(remaining_ms).is_some() {
             let tier = publish::tier(job.delivery.due_at_ms, path.clock.now_ms());

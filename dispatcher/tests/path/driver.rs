@@ -140,6 +140,7 @@ pub(crate) fn job(world: &World, record: &Received) -> Job {
         delivery,
         place: Place::of(record),
         trace: Vec::new(),
+        waiting: Default::default(),
         owned: CancellationToken::new(),
     }
 }

@@ -45,6 +45,7 @@ struct State {
     panics_at: Option<String>,
     /// Destinations that neither follow the script nor take as long as the others.
     own: BTreeMap<String, (Outcome, Duration)>,
+    hangs_at: Option<String>,
 }
 
 /// A request that a receiver has seen.
@@ -69,6 +70,7 @@ impl FakeSend {
             gated: false,
             panics_at: None,
             own: BTreeMap::new(),
+            hangs_at: None,
         };
         let shared = Shared {
             state: Mutex::new(state),
@@ -102,6 +104,11 @@ impl FakeSend {
     /// No attempt is answered until [`Self::answer`].
     pub(crate) fn hold(&self) {
         self.lock().gated = true;
+    }
+
+    /// No attempt of this delivery is answered until [`Self::answer`].
+    pub(crate) fn hang_at(&self, delivery_id: &str) {
+        self.lock().hangs_at = Some(delivery_id.to_owned());
     }
 
     /// Answers `count` attempts, waiting ones or future ones.
@@ -142,9 +149,11 @@ impl FakeSend {
                 body: attempt.webhook.body.clone(),
             });
             let at = number.min(state.script.len() - 1);
+            let hangs = state.hangs_at.as_ref() == Some(&attempt.webhook.delivery_id);
+            let gated = state.gated || hangs;
             match state.own.get(attempt.destination).cloned() {
-                Some((outcome, takes)) => (outcome, takes, state.gated),
-                None => (state.script[at].clone(), state.takes, state.gated),
+                Some((outcome, takes)) => (outcome, takes, gated),
+                None => (state.script[at].clone(), state.takes, gated),
             }
         };
         let bad = self.lock().panics_at.as_ref() == Some(&attempt.webhook.delivery_id);

@@ -124,6 +124,87 @@ async fn bodies_in_work_have_a_limit() {
     assert!((5..=11).contains(&running_max), "{running_max}");
 }
 
+/// An unfinished record holds up its partition when its window is full, and no other.
+#[tokio::test(start_paused = true)]
+async fn a_full_window_stops_its_partition_alone() {
+    let mut world = World::new(2, Faults::default());
+    world.config.in_flight_max = 50;
+    world.config.partition_window_max = 60;
+    publish(&world, "a", 600).await;
+    let records = world.log.inner.records(Topic::Webhooks);
+    let of = |partition| records.iter().filter(move |it| it.partition == partition);
+    let head = of(0).next().unwrap();
+    let head = String::from_utf8(head.key.to_vec()).unwrap();
+    world.send.hang_at(&head);
+    let only = Running::start(&world);
+    let end = of(1).last().unwrap().offset + 1;
+    eventually("the other partition is worked off", || {
+        world.log.inner.committed(Topic::Webhooks, 1) == end
+    })
+    .await;
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    let keys: Vec<_> = of(0).map(|it| it.key.clone()).collect();
+    let sent = world.send.sent();
+    let of_first = sent
+        .iter()
+        .filter(|it| keys.contains(&Bytes::from(it.delivery_id.clone())));
+    assert_eq!(of_first.count(), 60);
+    assert_eq!(world.log.inner.committed(Topic::Webhooks, 0), 0);
+    world.send.answer(1);
+    until_committed(&world).await;
+    assert_eq!(world.send.sent().len(), 600);
+    assert!(only.stop().await.is_ok());
+}
+
+/// One partition takes its part of what may be in work; the rest is there when others want it.
+#[tokio::test(start_paused = true)]
+async fn a_partition_leaves_room_for_the_others() {
+    let mut world = World::new(8, Faults::default());
+    world.config.in_flight_max = 40;
+    world.config.partition_in_flight_max = 10;
+    world.destinations.get_mut("billing").unwrap().concurrency = 10_000;
+    world.send.hold();
+    let ids: Vec<_> = (0..1_000).map(|at| format!("a{at}")).collect();
+    let in_first = |id: &&String| schemas::partition_for(id.as_bytes(), 8) == 0;
+    for id in ids.iter().filter(in_first) {
+        world.publish(&webhook(id, START_MS)).await;
+    }
+    let only = Running::start(&world);
+    eventually("its part runs", || world.send.running() == 10).await;
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    assert_eq!(world.send.running(), 10);
+    for id in ids.iter().filter(|id| !in_first(id)) {
+        world.publish(&webhook(id, START_MS)).await;
+    }
+    eventually("all that may be runs", || world.send.running() == 40).await;
+    world.send.answer(1_000);
+    until_committed(&world).await;
+    assert_eq!(world.send.running_max(), 40);
+    assert!(only.stop().await.is_ok());
+}
+
+/// The same for bytes.
+#[tokio::test(start_paused = true)]
+async fn bytes_of_a_partition_have_a_limit() {
+    let mut world = World::new(8, Faults::default());
+    world.config.in_flight_bytes_max = 400_000;
+    world.config.partition_in_flight_bytes_max = 50_000;
+    world.destinations.get_mut("billing").unwrap().concurrency = 10_000;
+    world.send.takes(Duration::from_millis(50));
+    let ids = (0..2_000).map(|at| format!("a{at}"));
+    for id in ids.filter(|id| schemas::partition_for(id.as_bytes(), 8) == 0) {
+        let mut webhook = webhook(&id, START_MS);
+        webhook.body = Bytes::from(vec![7; 10_000]);
+        world.publish(&webhook).await;
+    }
+    let only = Running::start(&world);
+    until_committed(&world).await;
+    assert!(only.stop().await.is_ok());
+    // One record can pass the limit.
+    let running_max = world.send.running_max();
+    assert!((3..=6).contains(&running_max), "{running_max}");
+}
+
 /// One bad record among good ones, retries, and everything committed at last in every topic.
 #[tokio::test(start_paused = true)]
 async fn a_mixed_load_comes_to_an_end() {
