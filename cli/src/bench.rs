@@ -4,6 +4,7 @@
 //! and the ratio still tells something. Product and limits are processes of their own (this binary again); the load and
 //! the receiver are in this one. Everything is bounded in count and time and stays on the loopback.
 
+mod backlog;
 mod drain;
 mod isolation;
 mod limit;
@@ -18,6 +19,7 @@ mod scale;
 
 use crate::{child::command, output::print};
 use anyhow::{Context, ensure};
+use backlog::BacklogArgs;
 use isolation::IsolationArgs;
 use limit::{Limit, Slice};
 use receiver::Receiver;
@@ -46,6 +48,8 @@ enum BenchCommand {
     Scale(ScaleArgs),
     /// How long webhooks take to a good receiver: alone, beside a dead one, beside one that is flooded
     Isolation(IsolationArgs),
+    /// Memory of a dispatcher that drains a million webhooks while others wait in the delay tiers (embedded)
+    Backlog(BacklogArgs),
     /// One limit alone; the bench starts these
     #[command(subcommand, hide = true)]
     Limit(Limit),
@@ -122,6 +126,7 @@ pub(crate) async fn run(args: BenchArgs, config: Option<&Path>) -> anyhow::Resul
         }
         Some(BenchCommand::Scale(args)) => scale::run(&args).await,
         Some(BenchCommand::Isolation(args)) => isolation::run(&args).await,
+        Some(BenchCommand::Backlog(args)) => backlog::run(&args).await,
         None => measure(args.measure).await,
     }
 }

@@ -104,7 +104,7 @@ fn a_good_config_is_summed_up() {
 }
 
 /// Place in [`GOOD`], line put there, key of the mistake, part of its message.
-const MISTAKES: [(&str, &str, &str, &str); 35] = [
+const MISTAKES: [(&str, &str, &str, &str); 39] = [
     // Form: types, unknown keys, unknown variants.
     (
         "# log",
@@ -248,6 +248,31 @@ const MISTAKES: [(&str, &str, &str, &str); 35] = [
         "rate_limit = { per_second = 0 }",
         "sources.github.rate_limit.per_second",
         "from 1 to",
+    ),
+    // Bounds of the process and of one partition against each other.
+    (
+        "# dispatcher",
+        "partition_in_flight_max = 2_000",
+        "dispatcher.partition_in_flight_max",
+        "at most `in_flight_max`",
+    ),
+    (
+        "# dispatcher",
+        "partition_in_flight_max = 0",
+        "dispatcher.partition_in_flight_max",
+        "above 0",
+    ),
+    (
+        "# dispatcher",
+        "partition_in_flight_bytes_max = 99_999_999",
+        "dispatcher.partition_in_flight_bytes_max",
+        "at most `in_flight_bytes_max`",
+    ),
+    (
+        "# dispatcher",
+        "partition_window_max = 1_000",
+        "dispatcher.partition_window_max",
+        "at least `in_flight_max`",
     ),
     // Sections against each other.
     (

@@ -37,8 +37,9 @@ pub struct DispatcherConfig {
     /// Body bytes of records in work at once in this process.
     pub in_flight_bytes_max: usize,
     /// The same two for one partition: beyond them, and beyond its equal share of the process's, no more of it is taken.
-    pub partition_in_flight_max: usize,
-    pub partition_in_flight_bytes_max: usize,
+    /// None: a quarter of the process's.
+    pub partition_in_flight_max: Option<usize>,
+    pub partition_in_flight_bytes_max: Option<usize>,
     /// Records of one topic and partition from the first unfinished one on. What is finished behind it is read again after
     /// a crash, and remembered until then.
     pub partition_window_max: usize,
@@ -149,8 +150,8 @@ impl Default for DispatcherConfig {
             skew_margin: Duration::from_millis(500),
             in_flight_max: 1_024,
             in_flight_bytes_max: 32 << 20,
-            partition_in_flight_max: 256,
-            partition_in_flight_bytes_max: 8 << 20,
+            partition_in_flight_max: None,
+            partition_in_flight_bytes_max: None,
             partition_window_max: 100_000,
             held_bytes_max: 16 << 20,
             room_wait: Duration::from_secs(1),
@@ -197,12 +198,14 @@ impl DispatcherConfig {
             "must be above 0",
         );
         require(
-            (1..=self.in_flight_max).contains(&self.partition_in_flight_max),
+            self.partition_in_flight_max
+                .is_none_or(|max| (1..=self.in_flight_max).contains(&max)),
             "partition_in_flight_max",
             "must be above 0 and at most `in_flight_max`",
         );
         require(
-            (1..=self.in_flight_bytes_max).contains(&self.partition_in_flight_bytes_max),
+            self.partition_in_flight_bytes_max
+                .is_none_or(|max| (1..=self.in_flight_bytes_max).contains(&max)),
             "partition_in_flight_bytes_max",
             "must be above 0 and at most `in_flight_bytes_max`",
         );

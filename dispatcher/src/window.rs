@@ -87,10 +87,14 @@ impl Bounds {
         let owned = owned.max(1);
         let share = config.in_flight_max.div_ceil(owned);
         let bytes_share = config.in_flight_bytes_max.div_ceil(owned);
+        let of_one = config.partition_in_flight_max;
+        let bytes_of_one = config.partition_in_flight_bytes_max;
         Self {
             load: Load {
-                deliveries: config.partition_in_flight_max.max(share),
-                bytes: config.partition_in_flight_bytes_max.max(bytes_share),
+                deliveries: of_one.unwrap_or(config.in_flight_max / 4).max(share),
+                bytes: bytes_of_one
+                    .unwrap_or(config.in_flight_bytes_max / 4)
+                    .max(bytes_share),
             },
             window_max: config.partition_window_max,
             head_age_max: HEAD_PATIENCE.saturating_add(timeout_max),
@@ -243,12 +247,15 @@ mod tests {
         assert_eq!(of(1), of(0));
         assert_eq!(of(2), load(512, 16 << 20));
         for owned in [4, 12, 1_000] {
-            let least = load(
-                config.partition_in_flight_max,
-                config.partition_in_flight_bytes_max,
-            );
-            assert_eq!(of(owned), least, "{owned}");
+            assert_eq!(of(owned), load(256, 8 << 20), "{owned}");
         }
+        let config = DispatcherConfig {
+            partition_in_flight_max: Some(700),
+            partition_in_flight_bytes_max: Some(1),
+            ..config
+        };
+        let of_many = Bounds::new(&config, 8, Duration::ZERO).load;
+        assert_eq!(of_many, load(700, 4 << 20));
     }
 
     proptest! {
@@ -257,7 +264,7 @@ mod tests {
         fn an_empty_partition_has_room(
             owned in 0_usize..100, in_flight in 1_usize..2_000, own in 1_usize..2_000, fan_out_max in 1_usize..20,
         ) {
-            let config = DispatcherConfig { in_flight_max: in_flight, partition_in_flight_max: own, ..Default::default() };
+            let config = DispatcherConfig { in_flight_max: in_flight, partition_in_flight_max: Some(own), ..Default::default() };
             let bounds = Bounds::new(&config, owned, Duration::ZERO);
             let size = Size { fan_out_max, bytes: 1 << 30 };
             let spare = bounds.spare(Load::default(), 0, size);

@@ -161,7 +161,7 @@ async fn a_full_window_stops_its_partition_alone() {
 async fn a_partition_leaves_room_for_the_others() {
     let mut world = World::new(8, Faults::default());
     world.config.in_flight_max = 40;
-    world.config.partition_in_flight_max = 10;
+    world.config.partition_in_flight_max = Some(10);
     world.destinations.get_mut("billing").unwrap().concurrency = 10_000;
     world.send.hold();
     let ids: Vec<_> = (0..1_000).map(|at| format!("a{at}")).collect();
@@ -188,7 +188,7 @@ async fn a_partition_leaves_room_for_the_others() {
 async fn bytes_of_a_partition_have_a_limit() {
     let mut world = World::new(8, Faults::default());
     world.config.in_flight_bytes_max = 400_000;
-    world.config.partition_in_flight_bytes_max = 50_000;
+    world.config.partition_in_flight_bytes_max = Some(50_000);
     world.destinations.get_mut("billing").unwrap().concurrency = 10_000;
     world.send.takes(Duration::from_millis(50));
     let ids = (0..2_000).map(|at| format!("a{at}"));
