@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use event_log::{
-    Consumer as _, Event, EventLog as _, LogError, ProduceError, Received, Record, Watermark,
+    Consumer as _, Event, EventLog as _, LogError, ProduceError, Received, Record, Room, Watermark,
     config::EmbeddedConfig,
     conformance::Harness,
     conformance_suite,
@@ -123,6 +123,61 @@ async fn receive(consumer: &mut EmbeddedConsumer, count: usize) -> Vec<Received>
         }
     }
     records
+}
+
+/// What was read of full partitions is kept only up to a bound, and read again when there is room.
+#[tokio::test]
+async fn large_records_of_full_partitions_are_read_again() {
+    const EACH: usize = 14;
+    let harness = Embedded::new();
+    let log = harness.fresh().await;
+    let keys: Vec<_> = (0..)
+        .map(|n| format!("key-{n}"))
+        .scan([false; 2], |seen, key| {
+            let partition = schemas::partition_for(key.as_bytes(), log.partitions());
+            let new = seen
+                .get_mut(partition as usize)
+                .is_some_and(|seen| !std::mem::replace(seen, true));
+            Some(new.then_some(key))
+        })
+        .flatten()
+        .take(2)
+        .collect();
+    for key in &keys {
+        for n in 0..EACH {
+            let mut value = vec![7; 2 * MIB - 100];
+            value[0] = u8::try_from(n).expect("few");
+            let record = Record {
+                key: key.clone().into(),
+                headers: Vec::new(),
+                ..record(Topic::Webhooks, value)
+            };
+            log.produce(record).await.expect("acknowledged");
+        }
+    }
+    let mut consumer = log.consumer().await.expect("a consumer");
+    let mut seen = Vec::new();
+    // One of each partition, then none: the rest of what was read lies there, more than one answer of it.
+    for (zero, one) in [(1, 0), (0, 1), (0, 0), (EACH, 0), (0, EACH), (EACH, EACH)] {
+        let mut room = Room::new(100);
+        room.limit(0, zero);
+        room.limit(1, one);
+        for _ in 0..4 {
+            let next = time::timeout(Duration::from_millis(300), consumer.next(room.clone()));
+            let Ok(events) = next.await else { continue };
+            for event in events.expect("events") {
+                if let Event::Record(record) = event {
+                    assert!(room.take(record.partition), "no room for it");
+                    seen.push((record.partition, record.value[0]));
+                }
+            }
+        }
+    }
+    for partition in [0, 1] {
+        let of = seen.iter().filter(|(of, _)| *of == partition);
+        let values: Vec<_> = of.map(|(_, value)| usize::from(*value)).collect();
+        assert_eq!(values, (0..EACH).collect::<Vec<_>>(), "{partition}");
+    }
 }
 
 async fn offsets(log: &EmbeddedLog, topic: Topic, partition: u32) -> (Option<i64>, i64) {

@@ -1,7 +1,7 @@
 //! Claims that are lost, renewals and writes without an answer.
 
 use crate::{
-    driver::{begin, hops},
+    driver::{begin, hops, job},
     fakes::{
         faults::{Faults, Mode, Step},
         send::status,
@@ -10,7 +10,9 @@ use crate::{
     },
 };
 use dedup_store::{Claim, ClaimAsk, Held, Reopen, Status, Store, Transition};
-use dispatcher::process::Finished;
+use dispatcher::process::{Finished, process};
+use runtime::Clock;
+use schemas::Topic;
 use std::time::Duration;
 use uuid::Uuid;
 
@@ -178,6 +180,39 @@ async fn a_claim_lost_before_the_attempt_sends_nothing() {
     assert_eq!(job.await.unwrap(), Ok(Finished::Duplicate));
     assert_eq!(world.send.sent(), []);
     assert_eq!(world.store.inner.rows()[0].1.status, Status::Completed);
+}
+
+/// Two dispatchers whose clocks differ by no more than the margin never work on one delivery at once, even when the lease has
+/// run out on the one that is ahead. One that is further ahead takes over: the fence then ends the other one's attempt.
+#[tokio::test(start_paused = true)]
+async fn a_clock_that_is_ahead_takes_over_only_past_the_margin() {
+    let mut world = World::new(1, Faults::default());
+    world.send.takes(Duration::from_secs(60));
+    let owner = begin(&world).await;
+    eventually("an attempt", || world.send.running() == 1).await;
+    let record = world.log.inner.records(Topic::Webhooks).remove(0);
+    let lease_until_ms = |world: &World| world.store.inner.rows()[0].1.lease_until_ms;
+
+    let margin_ms = 500;
+    assert_eq!(world.config.skew_margin, Duration::from_millis(500));
+    world.clock = Clock::manual(lease_until_ms(&world) + margin_ms);
+    let within = process(&world.path(), &mut job(&world, &record)).await;
+    assert_eq!(within, Ok(Finished::Deferred));
+    assert_eq!((world.send.running(), world.send.sent().len()), (1, 1));
+
+    world.clock = Clock::manual(lease_until_ms(&world) + margin_ms + 1);
+    let (path, mut beyond) = (world.path(), job(&world, &record));
+    let thief = tokio::spawn(async move { process(&path, &mut beyond).await });
+    eventually("a second attempt", || world.send.sent().len() == 2).await;
+    assert_eq!(world.send.sent()[1].attempt, 2);
+    eventually("the end of the first one", || world.send.running() == 1).await;
+    assert_eq!(thief.await.unwrap(), Ok(Finished::Delivered));
+    assert!(matches!(
+        owner.await.unwrap(),
+        Ok(Finished::Duplicate | Finished::Deferred)
+    ));
+    let row = &world.store.inner.rows()[0].1;
+    assert_eq!((row.status, row.attempts), (Status::Completed, 2));
 }
 
 /// Another dispatcher, whose clock is far ahead, takes the claim over.
