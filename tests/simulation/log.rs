@@ -2,8 +2,8 @@
 
 use crate::scene::{Life, Scene};
 use event_log::{
-    Appended, Consumer, Event, EventLog, LogError, Page, Position, ProduceError, Record, Watermark,
-    memory::MemoryConsumer,
+    Appended, Consumer, Event, EventLog, LogError, Page, Position, ProduceError, Record, Room,
+    Watermark, memory::MemoryConsumer,
 };
 use schemas::Topic;
 use std::{future::pending, sync::Arc, time::Duration};
@@ -141,11 +141,12 @@ impl SimConsumer {
 }
 
 impl Consumer for SimConsumer {
-    async fn next(&mut self, room: usize) -> Result<Vec<Event>, LogError> {
+    async fn next(&mut self, room: impl Into<Room> + Send) -> Result<Vec<Event>, LogError> {
         self.life.step().await;
-        let events = self.inner.next(room).await?;
+        let mut room = room.into();
+        let events = self.inner.next(room.clone()).await?;
         self.look();
-        let mut records = 0;
+        let mut beyond = 0;
         for event in &events {
             let what = match event {
                 Event::Assigned { partition, epoch } => format!("owns {partition}, {epoch:?}"),
@@ -153,15 +154,15 @@ impl Consumer for SimConsumer {
                     format!("gives up {:?}, lost {}", revoked.partitions, revoked.lost)
                 }
                 Event::Record(record) => {
-                    records += 1;
+                    beyond += usize::from(!room.take(record.partition));
                     let now_ms = self.scene.clock.now_ms();
                     self.scene.oracle().handed_out(now_ms, record)
                 }
             };
             self.scene.tell(self.life.name(), &what);
         }
-        if records > room {
-            let what = format!("{records} records where there is room for {room}");
+        if beyond > 0 {
+            let what = format!("{beyond} records more than there was room for");
             self.scene.oracle().violated(7, what, None);
         }
         Ok(events)

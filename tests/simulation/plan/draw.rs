@@ -164,6 +164,8 @@ fn config(lot: &Lot, long: bool) -> DispatcherConfig {
             lot.pick(&[2, 8, 1_024])
         },
         in_flight_bytes_max: lot.pick(&[20_000, 32 << 20]),
+        partition_in_flight_max: lot.pick(&[None, Some(2)]),
+        partition_window_max: lot.pick(&[12, 1_000]),
         held_bytes_max: lot.pick(&[0, 4_000, 16_000]),
         produce_timeout: Duration::from_secs(lot.pick(&[2, 10])),
         shutdown_grace: Duration::from_secs(lot.pick(&[1, 15])),
