@@ -51,6 +51,10 @@ pub(crate) fn values(loaded: &Loaded) -> Findings {
     let mut destinations = loaded.config.destinations.clone();
     for destination in destinations.values_mut() {
         destination.signing = None;
+        destination.tls = None;
+        destination.headers.clear();
+        destination.auth = None;
+        destination.proxy = None;
     }
     findings.add(start::sent(&destinations, &loaded.base));
     findings

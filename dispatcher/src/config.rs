@@ -1,12 +1,18 @@
 //! The sections `[dispatcher]`, `[destinations.<name>]` and `[[routes]]`.
 
+mod auth;
 mod destination;
 mod gate;
+mod proxy;
 mod retry;
+mod tls;
 
+pub use auth::{AuthConfig, BasicConfig, ClientAuth, HeaderText, OAuth2Config};
 pub use destination::{DestinationConfig, SigningConfig, SigningScheme};
 pub use gate::{BreakerConfig, RateConfig};
+pub use proxy::ProxyConfig;
 pub use retry::RetryConfig;
+pub use tls::TlsConfig;
 
 use runtime::Problem;
 use schemas::Reopen;

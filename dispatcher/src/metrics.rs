@@ -263,3 +263,36 @@ impl Default for Metrics {
         Self::new()
     }
 }
+
+/// What is not dialled. A part of its own: it is counted where requests are made, which knows nothing of claims and partitions.
+#[derive(Clone, Debug)]
+pub struct Egress {
+    blocked: Counter<u64>,
+}
+
+// === impl Egress ===
+
+impl Egress {
+    /// The instrument of the process's meter provider.
+    pub fn new() -> Self {
+        Self {
+            blocked: global::meter("fencepost")
+                .u64_counter("fencepost_egress_blocked")
+                .with_description("attempts at an address that may not be dialled, by its kind")
+                .build(),
+        }
+    }
+
+    /// An attempt was not made because of the kind of an address.
+    pub fn blocked(&self, destination: &str, class: &'static str) {
+        let reason = KeyValue::new("reason", class.replace([' ', '-'], "_"));
+        let destination = KeyValue::new("destination", destination.to_owned());
+        self.blocked.add(1, &[destination, reason]);
+    }
+}
+
+impl Default for Egress {
+    fn default() -> Self {
+        Self::new()
+    }
+}

@@ -1,8 +1,13 @@
 //! The port to the receivers: one attempt out, one outcome back.
 
+mod auth;
+mod client;
+mod failure;
 mod headers;
 pub mod http;
+mod oauth2;
 pub mod sign;
+mod tls;
 
 use crate::outcome::Outcome;
 use schemas::Webhook;

@@ -1,11 +1,17 @@
 //! The section `[destinations.<name>]`.
 
-use super::{BreakerConfig, DURATION_MAX, RateConfig, RetryConfig};
+use super::{
+    AuthConfig, BreakerConfig, DURATION_MAX, HeaderText, ProxyConfig, RateConfig, RetryConfig,
+    TlsConfig, auth::check_headers,
+};
 use ipnet::IpNet;
 use runtime::{Problem, SecretRef};
 use serde::Deserialize;
-use std::time::Duration;
-use url::Url;
+use std::{collections::BTreeMap, time::Duration};
+use url::{Host, Url};
+
+/// Ports of public addresses that are dialled without being named.
+const PORTS: [u16; 3] = [80, 443, 8443];
 
 /// `[destinations.<name>]`: an HTTP endpoint with its limits, retry policy and signing secrets.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
@@ -40,6 +46,21 @@ pub struct DestinationConfig {
     /// Plain http is allowed.
     #[serde(default)]
     pub allow_http: bool,
+    /// Ports that are dialled besides 80, 443 and 8443. Addresses in `allow_cidrs` are dialled at every port.
+    #[serde(default)]
+    pub ports: Vec<u16>,
+    /// Authorities and our certificate; the system's authorities and none without.
+    #[serde(default)]
+    pub tls: Option<TlsConfig>,
+    /// Headers of every request, over those of the sender.
+    #[serde(default)]
+    pub headers: BTreeMap<String, HeaderText>,
+    /// Credentials of every request.
+    #[serde(default)]
+    pub auth: Option<AuthConfig>,
+    /// The way out; directly without.
+    #[serde(default)]
+    pub proxy: Option<ProxyConfig>,
     /// Bytes of a response that are read; the rest is cut off with the connection.
     #[serde(default = "default_response_bytes_max")]
     pub response_bytes_max: usize,
@@ -70,9 +91,37 @@ pub enum SigningScheme {
 // === impl DestinationConfig ===
 
 impl DestinationConfig {
+    /// A destination at `url`, all else by default.
+    pub fn to(url: Url) -> Self {
+        Self {
+            url,
+            timeout: default_timeout(),
+            concurrency: default_concurrency(),
+            rate: None,
+            breaker: BreakerConfig::default(),
+            retry: RetryConfig::default(),
+            retry_statuses: Vec::new(),
+            signing: None,
+            allow_cidrs: Vec::new(),
+            allow_http: false,
+            ports: Vec::new(),
+            tls: None,
+            headers: BTreeMap::new(),
+            auth: None,
+            proxy: None,
+            response_bytes_max: default_response_bytes_max(),
+        }
+    }
+
+    /// Whether the port of `url` is one that is dialled at public addresses.
+    pub fn is_public_port(&self, url: &Url) -> bool {
+        let port = url.port_or_known_default().unwrap_or_default();
+        PORTS.contains(&port) || self.ports.contains(&port)
+    }
+
     /// Mistakes in this destination, under the key path `key`.
     pub fn check(&self, key: &str) -> Vec<Problem> {
-        let mut problems = self.check_url(&format!("{key}.url"));
+        let mut problems = self.check_url(&self.url, &format!("{key}.url"));
         let mut require = |good: bool, name: &str, message: &str| {
             if !good {
                 problems.push(Problem::new(format!("{key}.{name}"), message));
@@ -100,17 +149,49 @@ impl DestinationConfig {
                 "names no secret",
             );
         }
+        require(!self.ports.contains(&0), "ports", "0 is no port");
         if let Some(rate) = &self.rate {
             problems.extend(rate.check(&format!("{key}.rate")));
         }
         problems.extend(self.breaker.check(&format!("{key}.breaker"), self));
         problems.extend(self.retry.check(&format!("{key}.retry")));
+        problems.extend(self.check_identity(key));
         problems
     }
 
-    fn check_url(&self, key: &str) -> Vec<Problem> {
+    /// Certificates, headers, credentials and the way out.
+    fn check_identity(&self, key: &str) -> Vec<Problem> {
         let mut problems = Vec::new();
-        match self.url.scheme() {
+        if let Some(tls) = &self.tls {
+            problems.extend(tls.check(&format!("{key}.tls")));
+            if self.url.scheme() == "http" {
+                let message = "is for https only, and `url` is plain http";
+                problems.push(Problem::new(format!("{key}.tls"), message));
+            }
+        }
+        let authorized = self.auth.is_some();
+        problems.extend(check_headers(
+            &self.headers,
+            authorized,
+            &format!("{key}.headers"),
+        ));
+        if let Some(auth) = &self.auth {
+            problems.extend(auth.check(&format!("{key}.auth")));
+            if let Some(oauth2) = &auth.oauth2 {
+                let key = format!("{key}.auth.oauth2.token_url");
+                problems.extend(self.check_url(&oauth2.token_url, &key));
+            }
+        }
+        if let Some(proxy) = &self.proxy {
+            problems.extend(proxy.check(&format!("{key}.proxy")));
+        }
+        problems
+    }
+
+    /// The URL of the destination or of its token endpoint.
+    fn check_url(&self, url: &Url, key: &str) -> Vec<Problem> {
+        let mut problems = Vec::new();
+        match url.scheme() {
             "https" => {}
             "http" if self.allow_http => {}
             "http" => problems.push(Problem::new(
@@ -124,17 +205,31 @@ impl DestinationConfig {
                 ));
             }
         }
-        if self.url.host().is_none() {
+        if url.host().is_none() {
             problems.push(Problem::new(key, "has no host"));
         }
-        if !self.url.username().is_empty() || self.url.password().is_some() {
+        if !url.username().is_empty() || url.password().is_some() {
             problems.push(Problem::new(
                 key,
                 "user and password do not belong into the URL",
             ));
         }
-        if self.url.fragment().is_some() {
+        if url.fragment().is_some() {
             problems.push(Problem::new(key, "a fragment is never sent"));
+        }
+        // Without a proxy the address is judged with its port when it is known.
+        let is_name = matches!(url.host(), Some(Host::Domain(_)));
+        let unjudged = is_name && (self.allow_cidrs.is_empty() || self.proxy.is_some());
+        if unjudged && !self.is_public_port(url) {
+            let port = url.port_or_known_default().unwrap_or_default();
+            let message = format!("port {port} is none of 80, 443 and 8443; name it in `ports`");
+            problems.push(Problem::new(key, message));
+        }
+        if self.proxy.is_some() && url.scheme() == "http" {
+            problems.push(Problem::new(
+                key,
+                "a proxy is only asked for https, by CONNECT",
+            ));
         }
         problems
     }

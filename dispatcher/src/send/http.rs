@@ -1,28 +1,24 @@
 //! The real [`Send`]: one hardened client a destination.
 
-use super::{Attempt, Send, headers, sign};
+use super::{
+    Attempt, Send,
+    auth::{Auth, Statics},
+    client::{Connections, Place},
+    failure::{Failure, no_descriptors},
+    headers, sign,
+};
 use crate::{
     config::{DestinationConfig, SigningScheme},
+    metrics::Egress,
     outcome::{Outcome, of_status, without_answer},
 };
-use http::{HeaderValue, header};
-use reqwest::Client;
-use runtime::{
-    Clock, Problem, Secret,
-    addresses::{self, Blocked, allowed},
-};
+use http::{HeaderMap, HeaderValue, StatusCode, header};
+use reqwest::Response;
+use runtime::{Clock, Problem, Secret, addresses::Dns};
 use schemas::{OutcomeKind, Webhook};
-use std::{collections::BTreeMap, error::Error, path::Path, sync::Arc, time::Duration};
-use tokio::time::Instant;
-use url::Host;
+use std::{collections::BTreeMap, path::Path, sync::Arc, time::Duration};
+use tokio::time::{Instant, timeout_at};
 
-/// Below the 5 s after which Node's server closes idle connections, so that we rarely send into a closing one
-/// (hyperium/hyper#2136).
-const POOL_IDLE_TIMEOUT: Duration = Duration::from_secs(4);
-
-/// POSIX: the process's, and the system's, table of open files is full. The same numbers on Linux, BSD and macOS.
-const EMFILE: i32 = 24;
-const ENFILE: i32 = 23;
 /// Between two tries to get a descriptor.
 const DESCRIPTORS_PAUSE: Duration = Duration::from_millis(250);
 
@@ -31,12 +27,16 @@ const DESCRIPTORS_PAUSE: Duration = Duration::from_millis(250);
 pub struct HttpSend {
     endpoints: Arc<BTreeMap<String, Endpoint>>,
     clock: Clock,
+    metrics: Egress,
 }
 
 #[derive(Debug)]
 struct Endpoint {
     config: DestinationConfig,
-    client: Client,
+    connections: Connections,
+    statics: Statics,
+    auth: Auth,
+    /// Those of the signature.
     secrets: Vec<Secret>,
 }
 
@@ -54,8 +54,9 @@ impl HttpSend {
     ) -> Result<Self, Vec<Problem>> {
         let mut endpoints = BTreeMap::new();
         let mut problems = Vec::new();
+        let dns = Dns::system();
         for (name, config) in destinations {
-            match Endpoint::new(name, config, secrets_base) {
+            match Endpoint::new(name, config, secrets_base, &dns) {
                 Ok(endpoint) => {
                     endpoints.insert(name.clone(), endpoint);
                 }
@@ -66,6 +67,7 @@ impl HttpSend {
             Ok(Self {
                 endpoints: Arc::new(endpoints),
                 clock,
+                metrics: Egress::new(),
             })
         } else {
             Err(problems)
@@ -76,7 +78,15 @@ impl HttpSend {
 impl Send for HttpSend {
     async fn send(&self, attempt: Attempt<'_>) -> Outcome {
         match self.endpoints.get(attempt.destination) {
-            Some(endpoint) => endpoint.send(attempt, &self.clock).await,
+            Some(endpoint) => match endpoint.send(attempt, &self.clock).await {
+                Ok(outcome) => outcome,
+                Err(failure) => {
+                    if let Some(class) = failure.blocked {
+                        self.metrics.blocked(attempt.destination, class);
+                    }
+                    failure.outcome()
+                }
+            },
             None => without_answer(OutcomeKind::Failed, "destination is not configured"),
         }
     }
@@ -85,57 +95,44 @@ impl Send for HttpSend {
 // === impl Endpoint ===
 
 impl Endpoint {
-    fn new(name: &str, config: &DestinationConfig, base: &Path) -> Result<Self, Vec<Problem>> {
-        let mut problems = Vec::new();
-        let mut secrets = Vec::new();
-        for (at, place) in config
-            .signing
-            .iter()
-            .flat_map(|signing| &signing.secrets)
-            .enumerate()
-        {
-            let key = format!("destinations.{name}.signing.secrets[{at}]");
-            match Secret::open(place, base) {
-                Ok(secret) => {
-                    if let Err(error) = secret.with(sign::key_bytes) {
-                        problems.push(Problem::new(key, error.to_string()));
-                    }
-                    secrets.push(secret);
-                }
-                Err(error) => problems.push(Problem::new(key, error.to_string())),
-            }
-        }
-        if let Some(ip) = literal(config)
-            && let Err(blocked) = allowed(ip, &config.allow_cidrs)
-        {
-            let message = format!("{blocked}; name its network in `allow_cidrs` to allow it");
-            problems.push(Problem::new(format!("destinations.{name}.url"), message));
-        }
-        match client(config) {
-            Ok(client) if problems.is_empty() => Ok(Self {
+    fn new(
+        name: &str,
+        config: &DestinationConfig,
+        base: &Path,
+        dns: &Dns,
+    ) -> Result<Self, Vec<Problem>> {
+        let key = format!("destinations.{name}");
+        let place = Place { base, key: &key };
+        let tls = (config.tls.as_ref(), "tls");
+        let connections = Connections::open(config, (&config.url, "url"), tls, place, dns);
+        let opened = (
+            connections,
+            Statics::open(config, place),
+            Auth::open(config, place, dns),
+            signing_secrets(config, place),
+        );
+        match opened {
+            (Ok(connections), Ok(statics), Ok(auth), Ok(secrets)) => Ok(Self {
                 config: config.clone(),
-                client,
+                connections,
+                statics,
+                auth,
                 secrets,
             }),
-            Ok(_) => Err(problems),
-            Err(error) => {
-                let key = format!("destinations.{name}");
-                problems.push(Problem::new(
-                    key,
-                    format!("no client can be built: {error}"),
-                ));
-                Err(problems)
+            (connections, statics, auth, secrets) => {
+                Err(
+                    [connections.err(), statics.err(), auth.err(), secrets.err()]
+                        .into_iter()
+                        .flatten()
+                        .flatten()
+                        .collect(),
+                )
             }
         }
     }
 
-    async fn send(&self, attempt: Attempt<'_>, clock: &Clock) -> Outcome {
-        // The connector asks no resolver for an IP literal, so it is judged here.
-        if let Some(ip) = literal(&self.config)
-            && let Err(blocked) = allowed(ip, &self.config.allow_cidrs)
-        {
-            return without_answer(OutcomeKind::Blocked, &blocked.to_string());
-        }
+    /// One attempt: credentials, request, answer. The status decides; what comes after it changes nothing.
+    async fn send(&self, attempt: Attempt<'_>, clock: &Clock) -> Result<Outcome, Failure> {
         let deadline = Instant::now() + self.config.timeout;
         let now_ms = clock.now_ms();
         let id = sign::webhook_id(&attempt.webhook.source, &attempt.webhook.delivery_id);
@@ -146,48 +143,64 @@ impl Endpoint {
                 destination = attempt.destination,
                 "no usable signing secret"
             );
-            return without_answer(OutcomeKind::Failed, "no usable signing secret");
+            return Err(Failure::new("no usable signing secret"));
         }
-        let headers = headers::of(attempt, &id, signature.as_deref(), now_ms);
-        let mut response = loop {
-            let request = self
-                .client
-                .post(self.config.url.clone())
+        let mut headers = headers::of(attempt, &id, signature.as_deref(), now_ms);
+        self.statics.add(&mut headers)?;
+        let lent = self.auth.authorize(&mut headers, deadline).await?;
+        let mut response = self.ask(&headers, attempt.webhook, deadline).await?;
+        let retry_after = response.headers().get(header::RETRY_AFTER);
+        let mut outcome = of_status(
+            response.status().as_u16(),
+            retry_after.map(HeaderValue::as_bytes),
+            &self.config.retry_statuses,
+            clock.now_ms(),
+        );
+        if let Some(lent) = lent
+            && response.status() == StatusCode::UNAUTHORIZED
+        {
+            self.auth.refused(&lent);
+            // A receiver may have forgotten a token before its time. With one that was just fetched, 401 means no.
+            if !lent.is_fresh {
+                outcome.kind = OutcomeKind::Failed;
+                outcome.detail.push_str(", the token is not used again");
+            }
+        }
+        // Reading the rest, up to the cap, lets the connection be used again; dropping it closes the connection.
+        let mut left = self.config.response_bytes_max;
+        while let Ok(Ok(Some(chunk))) = timeout_at(deadline, response.chunk()).await {
+            match left.checked_sub(chunk.len()) {
+                Some(rest) => left = rest,
+                None => break,
+            }
+        }
+        Ok(outcome)
+    }
+
+    async fn ask(
+        &self,
+        headers: &HeaderMap,
+        webhook: &Webhook,
+        deadline: Instant,
+    ) -> Result<Response, Failure> {
+        let client = self.connections.ready()?;
+        loop {
+            let request = client
+                .post(self.connections.url.clone())
                 .headers(headers.clone())
-                .body(attempt.webhook.body.clone());
-            match tokio::time::timeout_at(deadline, request.send()).await {
-                Err(_) => return without_answer(OutcomeKind::Failed, "timeout: no answer in time"),
+                .body(webhook.body.clone());
+            match timeout_at(deadline, request.send()).await {
+                Err(_late) => return Err(Failure::timeout()),
                 // Nothing was sent, and it is not the receiver's failure: no attempt of its is used up on it while
                 // there is time.
                 Ok(Err(error)) if no_descriptors(&error) && Instant::now() < deadline => {
                     tracing::error!("no file descriptors left for connections, waiting for some");
                     tokio::time::sleep(DESCRIPTORS_PAUSE).await;
                 }
-                Ok(Err(error)) => return of_error(&error.without_url()),
-                Ok(Ok(response)) => break response,
-            }
-        };
-        let retry_after = response
-            .headers()
-            .get(header::RETRY_AFTER)
-            .map(HeaderValue::as_bytes);
-        let status = response.status().as_u16();
-        let outcome = of_status(
-            status,
-            retry_after,
-            &self.config.retry_statuses,
-            clock.now_ms(),
-        );
-        // The status is known, so nothing that happens to the rest changes the outcome. Reading it, up to the cap, lets
-        // the connection be used again; dropping it closes the connection.
-        let mut left = self.config.response_bytes_max;
-        while let Ok(Ok(Some(chunk))) = tokio::time::timeout_at(deadline, response.chunk()).await {
-            match left.checked_sub(chunk.len()) {
-                Some(rest) => left = rest,
-                None => break,
+                Ok(Err(error)) => return Err(Failure::of(&error.without_url())),
+                Ok(Ok(response)) => return Ok(response),
             }
         }
-        outcome
     }
 
     fn signature(&self, id: &str, timestamp_s: i64, webhook: &Webhook) -> Option<String> {
@@ -209,58 +222,27 @@ impl Endpoint {
     }
 }
 
-fn client(config: &DestinationConfig) -> reqwest::Result<Client> {
-    // Every try is an attempt that is counted; the client makes none of its own.
-    addresses::client(config.allow_cidrs.clone())
-        .https_only(!config.allow_http)
-        .connect_timeout(config.timeout)
-        .pool_idle_timeout(POOL_IDLE_TIMEOUT)
-        .pool_max_idle_per_host(config.concurrency)
-        .build()
-}
-
-fn literal(config: &DestinationConfig) -> Option<std::net::IpAddr> {
-    match config.url.host()? {
-        Host::Ipv4(ip) => Some(ip.into()),
-        Host::Ipv6(ip) => Some(ip.into()),
-        Host::Domain(_) => None,
-    }
-}
-
-/// Whether a connection was not made because this process, or the machine, has no file descriptors left.
-fn no_descriptors(error: &reqwest::Error) -> bool {
-    let mut cause: Option<&dyn Error> = Some(error);
-    while let Some(error) = cause {
-        let code = error
-            .downcast_ref::<std::io::Error>()
-            .and_then(std::io::Error::raw_os_error);
-        if code.is_some_and(|code| code == EMFILE || code == ENFILE) {
-            return true;
-        }
-        cause = error.source();
-    }
-    false
-}
-
-fn of_error(error: &reqwest::Error) -> Outcome {
-    let mut cause: &dyn Error = error;
-    loop {
-        if let Some(blocked) = cause.downcast_ref::<Blocked>() {
-            return without_answer(OutcomeKind::Blocked, &blocked.to_string());
-        }
-        match cause.source() {
-            Some(source) => cause = source,
-            None => break,
+fn signing_secrets(
+    config: &DestinationConfig,
+    place: Place<'_>,
+) -> Result<Vec<Secret>, Vec<Problem>> {
+    let (mut secrets, mut problems) = (Vec::new(), Vec::new());
+    let places = config.signing.iter().flat_map(|signing| &signing.secrets);
+    for (at, secret) in places.enumerate() {
+        let key = format!("{}.signing.secrets[{at}]", place.key);
+        match Secret::open(secret, place.base) {
+            Ok(secret) => {
+                if let Err(error) = secret.with(sign::key_bytes) {
+                    problems.push(Problem::new(key, error.to_string()));
+                }
+                secrets.push(secret);
+            }
+            Err(error) => problems.push(Problem::new(key, error.to_string())),
         }
     }
-    let class = if error.is_timeout() {
-        "timeout"
-    } else if error.is_connect() {
-        "connect"
-    } else if error.is_body() || error.is_request() {
-        "request"
+    if problems.is_empty() {
+        Ok(secrets)
     } else {
-        "transport"
-    };
-    without_answer(OutcomeKind::Failed, &format!("{class}: {cause}"))
+        Err(problems)
+    }
 }

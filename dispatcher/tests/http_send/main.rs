@@ -3,5 +3,10 @@
 
 mod addresses;
 mod answers;
+mod credentials;
+mod http2;
+mod proxies;
 mod receiver;
 mod requests;
+mod reused;
+mod tls;

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use dispatcher::{
-    DestinationConfig, HttpSend, RetryConfig,
+    DestinationConfig, HttpSend,
     outcome::Outcome,
     send::{Attempt, Send},
 };
@@ -20,9 +20,10 @@ use std::{
     time::Duration,
 };
 use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt},
-    net::{TcpListener, TcpStream},
+    io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
+    net::TcpListener,
 };
+use tokio_rustls::TlsAcceptor;
 use uuid::Uuid;
 
 /// Far above every deadline in these tests.
@@ -37,6 +38,8 @@ pub(crate) enum Answer {
     Hang(Vec<u8>),
     /// These bytes, then more and more.
     Endless(Vec<u8>),
+    /// These bytes, then the connection is closed, without a word of TLS.
+    Last(Vec<u8>),
     /// The connection is closed.
     Close,
 }
@@ -70,6 +73,20 @@ struct Shared {
 impl Receiver {
     pub(crate) async fn start(answers: impl Into<Vec<Answer>>) -> Self {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+        Self::on(listener, answers, None)
+    }
+
+    /// One behind TLS.
+    pub(crate) async fn tls(answers: impl Into<Vec<Answer>>, acceptor: TlsAcceptor) -> Self {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+        Self::on(listener, answers, Some(acceptor))
+    }
+
+    pub(crate) fn on(
+        listener: TcpListener,
+        answers: impl Into<Vec<Answer>>,
+        acceptor: Option<TlsAcceptor>,
+    ) -> Self {
         let address = listener.local_addr().unwrap();
         let shared = Arc::new(Shared {
             answers: Mutex::new(answers.into()),
@@ -79,7 +96,15 @@ impl Receiver {
         tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
                 serving.connections.fetch_add(1, Ordering::SeqCst);
-                tokio::spawn(serve(stream, Arc::clone(&serving)));
+                let serving = Arc::clone(&serving);
+                match acceptor.clone() {
+                    None => drop(tokio::spawn(serve(stream, serving))),
+                    Some(acceptor) => drop(tokio::spawn(async move {
+                        if let Ok(stream) = acceptor.accept(stream).await {
+                            serve(stream, serving).await;
+                        }
+                    })),
+                }
             }
         });
         Self { address, shared }
@@ -124,7 +149,7 @@ impl Request {
     }
 }
 
-async fn serve(mut stream: TcpStream, shared: Arc<Shared>) {
+async fn serve<S: AsyncRead + AsyncWrite + Unpin>(mut stream: S, shared: Arc<Shared>) {
     let mut buffer = Vec::new();
     while let Some(request) = read(&mut stream, &mut buffer).await {
         let number = {
@@ -137,9 +162,18 @@ async fn serve(mut stream: TcpStream, shared: Arc<Shared>) {
             answers[number.min(answers.len() - 1)].clone()
         };
         match answer {
-            Answer::Bytes(bytes) => stream.write_all(&bytes).await.unwrap(),
+            Answer::Bytes(bytes) => {
+                stream.write_all(&bytes).await.unwrap();
+                stream.flush().await.unwrap();
+            }
+            Answer::Last(bytes) => {
+                stream.write_all(&bytes).await.unwrap();
+                stream.flush().await.unwrap();
+                return;
+            }
             Answer::Hang(bytes) => {
                 stream.write_all(&bytes).await.unwrap();
+                stream.flush().await.unwrap();
                 pending::<()>().await;
             }
             Answer::Endless(bytes) => {
@@ -155,7 +189,7 @@ async fn serve(mut stream: TcpStream, shared: Arc<Shared>) {
     }
 }
 
-async fn read(stream: &mut TcpStream, buffer: &mut Vec<u8>) -> Option<Request> {
+async fn read<S: AsyncRead + Unpin>(stream: &mut S, buffer: &mut Vec<u8>) -> Option<Request> {
     let head = loop {
         if let Some(at) = buffer.windows(4).position(|four| four == b"\r\n\r\n") {
             break buffer.drain(..at + 4).collect::<Vec<u8>>();
@@ -185,7 +219,7 @@ async fn read(stream: &mut TcpStream, buffer: &mut Vec<u8>) -> Option<Request> {
     Some(request)
 }
 
-async fn more(stream: &mut TcpStream, buffer: &mut Vec<u8>) -> Option<()> {
+async fn more<S: AsyncRead + Unpin>(stream: &mut S, buffer: &mut Vec<u8>) -> Option<()> {
     let mut chunk = vec![0; 65_536];
     match stream.read(&mut chunk).await {
         Ok(0) | Err(_) => None,
@@ -203,23 +237,25 @@ pub(crate) fn text(text: &str) -> Answer {
 /// A destination at `url` that may be on the loopback.
 pub(crate) fn destination(url: &str) -> DestinationConfig {
     DestinationConfig {
-        url: url.parse().unwrap(),
         timeout: Duration::from_secs(20),
         concurrency: 4,
-        rate: None,
-        breaker: dispatcher::BreakerConfig::default(),
-        retry: RetryConfig::default(),
-        retry_statuses: Vec::new(),
-        signing: None,
         allow_cidrs: vec!["127.0.0.0/8".parse().unwrap()],
         allow_http: true,
-        response_bytes_max: 65_536,
+        ..DestinationConfig::to(url.parse().unwrap())
     }
 }
 
 pub(crate) fn sender(destination: DestinationConfig) -> HttpSend {
+    sender_in(Path::new("."), destination).unwrap()
+}
+
+/// One whose files stand in `base`, or what is wrong, as text.
+pub(crate) fn sender_in(base: &Path, destination: DestinationConfig) -> Result<HttpSend, String> {
     let destinations = BTreeMap::from([("billing".to_owned(), destination)]);
-    HttpSend::new(&destinations, Path::new("."), Clock::system()).unwrap()
+    HttpSend::new(&destinations, base, Clock::system()).map_err(|problems| {
+        let texts: Vec<String> = problems.iter().map(ToString::to_string).collect();
+        texts.join("\n")
+    })
 }
 
 pub(crate) fn webhook(body: &[u8]) -> Webhook {

@@ -141,19 +141,7 @@ pub(crate) fn webhook(delivery_id: &str, received_at_ms: i64) -> Webhook {
 }
 
 fn destination() -> DestinationConfig {
-    DestinationConfig {
-        url: "https://billing.example/hooks".parse().unwrap(),
-        timeout: Duration::from_secs(10),
-        concurrency: 16,
-        rate: None,
-        breaker: dispatcher::BreakerConfig::default(),
-        retry: dispatcher::RetryConfig::default(),
-        retry_statuses: Vec::new(),
-        signing: None,
-        allow_cidrs: Vec::new(),
-        allow_http: false,
-        response_bytes_max: 1_024,
-    }
+    DestinationConfig::to("https://billing.example/hooks".parse().unwrap())
 }
 
 /// Waits until `done` says so, for at most two minutes of the paused time.
