@@ -80,7 +80,7 @@ impl Connections {
         let key = |name: &str| format!("{}.{name}", place.key);
         let certificates = tls.map(|tls| Certificates::open(tls, place.base, &key(tls_key)));
         let certificates = certificates.transpose().map_err(&mut keep).ok().flatten();
-        let way_out = WayOut::open(config, place)
+        let way_out = WayOut::open(config, place, dns)
             .map_err(&mut keep)
             .ok()
             .flatten();

@@ -1,6 +1,6 @@
 //! 6: no forbidden address is dialled, by whatever name; and nobody in between is asked.
 
-use crate::receiver::{Receiver, destination, send, sender, webhook};
+use crate::receiver::{Receiver, destination, send, sender, sender_in, webhook};
 use dispatcher::HttpSend;
 use runtime::Clock;
 use schemas::OutcomeKind;
@@ -29,6 +29,11 @@ async fn a_forbidden_address_is_refused_in_every_spelling() {
         "[::ffff:127.0.0.1]",
         "[::127.0.0.1]",
         "[64:ff9b::7f00:1]",
+        "[::ffff:7f00:1]",
+        "[::ffff:0:127.0.0.1]",
+        "[2002:7f00:1::]",
+        "①②⑦.0.0.1",
+        "%EF%BC%91%EF%BC%92%EF%BC%97.1",
         "169.254.169.254",
         "10.1.2.3",
     ] {
@@ -49,14 +54,10 @@ async fn a_forbidden_address_is_refused_in_every_spelling() {
 #[tokio::test]
 async fn a_name_of_a_forbidden_address_is_blocked() {
     let receiver = Receiver::willing().await;
-    for host in ["localhost", "LOCALHOST", "localhost."] {
+    for host in ["localhost", "LOCALHOST", "localhost.", "deep.er.localhost"] {
         let mut config = destination(&format!("http://{host}:{}/", receiver.address.port()));
         config.allow_cidrs.clear();
         let got = send(&sender(config.clone()), &webhook(b"{}")).await;
-        if got.kind == OutcomeKind::Failed && host.ends_with('.') {
-            // Some resolvers do not know the absolute form.
-            continue;
-        }
         assert_eq!(got.kind, OutcomeKind::Blocked, "{host}: {got:?}");
         config.allow_cidrs = vec!["10.0.0.0/8".parse().unwrap()];
         let got = send(&sender(config), &webhook(b"{}")).await;
@@ -72,6 +73,35 @@ async fn an_allowed_network_is_dialled_by_name() {
     config.allow_cidrs.push("::1/128".parse().unwrap());
     let got = send(&sender(config), &webhook(b"{}")).await;
     assert_eq!(got.kind, OutcomeKind::Delivered, "{got:?}");
+}
+
+/// A public address is dialled at the ports that are named; one inside at every port, as all tests here show.
+#[tokio::test]
+async fn a_port_of_a_public_address_must_be_named() {
+    let ready = |url: &str, ports: &[u16]| {
+        let mut config = destination(url);
+        config.allow_cidrs = vec!["9.9.9.9/32".parse().unwrap()];
+        config.ports = ports.to_vec();
+        sender_in(Path::new("."), config).err()
+    };
+    for url in [
+        "https://8.8.8.8/",
+        "http://8.8.8.8/",
+        "https://8.8.8.8:8443/",
+        "https://9.9.9.9:22/",
+    ] {
+        assert_eq!(ready(url, &[]), None, "{url}");
+    }
+    assert_eq!(ready("https://8.8.8.8:9443/", &[9443]), None);
+    for url in [
+        "https://8.8.8.8:9443/",
+        "https://134744072:22/",
+        "https://[64:ff9b::808:808]:1/",
+    ] {
+        let problem = ready(url, &[8000]).unwrap();
+        assert!(problem.contains("destinations.billing.url"), "{problem}");
+        assert!(problem.contains("`ports`"), "{problem}");
+    }
 }
 
 #[tokio::test]

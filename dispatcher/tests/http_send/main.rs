@@ -5,6 +5,7 @@ mod addresses;
 mod answers;
 mod credentials;
 mod http2;
+mod mistakes;
 mod proxies;
 mod receiver;
 mod requests;
