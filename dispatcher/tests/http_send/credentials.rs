@@ -48,6 +48,7 @@ fn oauth2(receiver: &Receiver, tokens: &Receiver) -> DestinationConfig {
     config
 }
 
+#[expect(clippy::unwrap_in_result, reason = "the error is the config's")]
 fn with_secret(config: DestinationConfig) -> Result<HttpSend, String> {
     let dir = tempfile::tempdir().unwrap();
     std::fs::write(dir.path().join("secret"), "hunter2\n").unwrap();

@@ -1,4 +1,8 @@
 //! Mistakes in what a destination says of its connections, each with its key.
+#![expect(
+    clippy::needless_pass_by_value,
+    reason = "so that tables of literals stay short"
+)]
 
 use dispatcher::DestinationConfig;
 use serde_json::{Value, json};

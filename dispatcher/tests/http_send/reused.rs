@@ -22,9 +22,10 @@ async fn an_idle_connection_that_closes_is_never_a_second_request() {
     let mut delivered = 0;
     for at in 0..200 {
         let got = send(&sender, &webhook(b"{}")).await;
-        match got.kind {
-            OutcomeKind::Delivered => delivered += 1,
-            kind => assert_eq!(kind, OutcomeKind::Failed, "{got:?}"),
+        if got.kind == OutcomeKind::Delivered {
+            delivered += 1;
+        } else {
+            assert_eq!(got.kind, OutcomeKind::Failed, "{got:?}");
         }
         // Sometimes the end of the connection is there before the next request, sometimes not.
         if at % 2 == 0 {
