@@ -1,6 +1,11 @@
 //! Every instrument of the dispatcher and its attributes, in one place. Delivery ids are never attributes.
 
+mod loads;
+
+pub use loads::PartitionFigures;
+
 use crate::window::Load;
+use loads::Loads;
 use opentelemetry::{
     KeyValue, global,
     metrics::{Counter, Gauge, Histogram},
@@ -25,26 +30,7 @@ pub struct Metrics {
     in_flight: Gauge<u64>,
     partitions_owned: Gauge<u64>,
     lag: Gauge<i64>,
-    in_flight_bytes: Gauge<u64>,
-    partition_in_flight: Gauge<u64>,
-    partition_in_flight_bytes: Gauge<u64>,
-    partition_window: Gauge<u64>,
-    partition_head_age: Gauge<f64>,
-    partition_blocked: Gauge<u64>,
-    clock_skew: Gauge<f64>,
-    clock_jumps: Counter<u64>,
-}
-
-/// What of one partition is in work.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct PartitionFigures {
-    pub load: Load,
-    /// Records from the first unfinished one on, of the topic that has most.
-    pub window: usize,
-    /// For how long the oldest first unfinished record has been that, seconds.
-    pub head_age_seconds: f64,
-    /// Such a record holds up the partition.
-    pub blocked: bool,
+    loads: Loads,
 }
 
 // === impl Metrics ===
@@ -63,13 +49,6 @@ impl Metrics {
         let seconds = |name, description| {
             meter
                 .f64_histogram(name)
-                .with_unit("s")
-                .with_description(description)
-                .build()
-        };
-        let seconds_gauge = |name, description| {
-            meter
-                .f64_gauge(name)
                 .with_unit("s")
                 .with_description(description)
                 .build()
@@ -111,32 +90,7 @@ impl Metrics {
                 .i64_gauge("fencepost_partition_lag")
                 .with_description("records behind the end of the log")
                 .build(),
-            in_flight_bytes: gauge("fencepost_in_flight_bytes", "bytes of bodies in work"),
-            partition_in_flight: gauge(
-                "fencepost_partition_in_flight",
-                "deliveries of a partition in work",
-            ),
-            partition_in_flight_bytes: gauge(
-                "fencepost_partition_in_flight_bytes",
-                "bytes of bodies of a partition in work",
-            ),
-            partition_window: gauge(
-                "fencepost_partition_window",
-                "records from the first unfinished one on",
-            ),
-            partition_head_age: seconds_gauge(
-                "fencepost_partition_head_age",
-                "for how long the first unfinished record has been that",
-            ),
-            partition_blocked: gauge(
-                "fencepost_partition_blocked",
-                "1: the first unfinished record holds up its partition",
-            ),
-            clock_skew: seconds_gauge(
-                "fencepost_clock_skew",
-                "our clock's lead over the log's; negative: it is behind",
-            ),
-            clock_jumps: counter("fencepost_clock_jumps", "our clock was set"),
+            loads: Loads::new(&meter),
         }
     }
 
@@ -218,34 +172,23 @@ impl Metrics {
     /// Deliveries in work, bytes of their bodies, and partitions owned, now.
     pub fn load(&self, in_flight: Load, partitions_owned: usize) {
         self.in_flight.record(in_flight.deliveries as u64, &[]);
-        self.in_flight_bytes.record(in_flight.bytes as u64, &[]);
+        self.loads.in_flight_bytes(in_flight.bytes);
         self.partitions_owned.record(partitions_owned as u64, &[]);
     }
 
     /// What of a partition is in work, now.
     pub fn partition(&self, partition: u32, figures: PartitionFigures) {
-        let partition = [KeyValue::new("partition", i64::from(partition))];
-        let load = figures.load;
-        self.partition_in_flight
-            .record(load.deliveries as u64, &partition);
-        self.partition_in_flight_bytes
-            .record(load.bytes as u64, &partition);
-        self.partition_window
-            .record(figures.window as u64, &partition);
-        self.partition_head_age
-            .record(figures.head_age_seconds, &partition);
-        self.partition_blocked
-            .record(u64::from(figures.blocked), &partition);
+        self.loads.partition(partition, figures);
     }
 
     /// Our clock's lead over the log's.
     pub fn clock_skew(&self, seconds: f64) {
-        self.clock_skew.record(seconds, &[]);
+        self.loads.clock_skew(seconds);
     }
 
     /// Our clock was set.
     pub fn clock_jumped(&self) {
-        self.clock_jumps.add(1, &[]);
+        self.loads.clock_jumped();
     }
 
     /// How far reading is behind in a topic's partition.

@@ -89,11 +89,17 @@ pub(crate) async fn run(args: &BacklogArgs) -> anyhow::Result<ExitCode> {
     let mut looks = Vec::new();
     let numbers = all.numbers();
     let arrivals = tokio::select! {
-        arrivals = receiver.take(&numbers, deadline) => arrivals?,
+        arrivals = receiver.take(&numbers, deadline) => arrivals,
         failed = watch(&mut dispatcher, &mut looks) => return Err(failed),
     };
     dispatcher.stop().await?;
-    report(args, &arrivals, &looks)
+    match arrivals {
+        Ok(arrivals) => report(args, &arrivals, &looks),
+        Err(error) => {
+            let largest = largest_mib(&looks);
+            Err(error.context(format!("resident_mib_max={largest} until then")))
+        }
+    }
 }
 
 fn slice(args: &BacklogArgs, run: &str, first: u32, count: u32) -> anyhow::Result<Slice> {
@@ -184,7 +190,7 @@ fn report(args: &BacklogArgs, arrivals: &[Arrival], looks: &[Look]) -> anyhow::R
         });
         of.map(|look| look.bytes).max().unwrap_or(0) / MIB
     };
-    let largest = looks.iter().map(|look| look.bytes).max().unwrap_or(0) / MIB;
+    let largest = largest_mib(looks);
     let above = largest > args.resident_mib_max;
     if above {
         print(&format!(
@@ -205,4 +211,8 @@ fn report(args: &BacklogArgs, arrivals: &[Arrival], looks: &[Look]) -> anyhow::R
         [0, 1, 2, 3, 4].map(fifth),
     ))?;
     Ok(ExitCode::from(u8::from(args.enforce && (above || !all))))
+}
+
+fn largest_mib(looks: &[Look]) -> u64 {
+    looks.iter().map(|look| look.bytes).max().unwrap_or(0) / MIB
 }
