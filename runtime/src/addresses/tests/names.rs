@@ -296,6 +296,7 @@ async fn lifetimes_are_capped_both_ways() {
 async fn silence_and_nonsense_use_up_the_budget_at_most() {
     let server = Server::start(|name, _| match name {
         "broken.test." => Reply::Broken,
+        "good.test." => Reply::Addresses(vec!["8.8.8.8"], 60),
         _ => Reply::Silence,
     })
     .await;
