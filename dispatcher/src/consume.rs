@@ -139,7 +139,8 @@ impl<L: EventLog, S: Store, H: Send> Loop<L, S, H> {
                     self.partitions.release(now);
                     self.commit();
                     self.status.tick(self.path.clock.now_ms());
-                    self.figures.tick(&self.path, now);
+                    // `now` is when the tick was due, which may be long ago on a busy machine.
+                    self.figures.tick(&self.path, Instant::now());
                     ticks = ticks.wrapping_add(1);
                     if ticks.is_multiple_of(FIGURES_TICKS) {
                         self.figures(now);
