@@ -140,13 +140,13 @@ fn lease(config: &Config, problems: &mut Vec<Problem>, warnings: &mut Vec<Proble
         problems.push(Problem::new("dispatcher.lease", message));
     }
     if let LogConfig::Kafka(kafka) = &config.log
-        && lease > kafka.session_timeout.saturating_mul(2)
+        && lease > kafka.session_timeout().saturating_mul(2)
     {
         let message = format!(
             "{} is far above log.session_timeout = {}: after a crash, deliveries wait for the lease long after their \
              partition has a new owner",
             shown(lease),
-            shown(kafka.session_timeout)
+            shown(kafka.session_timeout())
         );
         warnings.push(Problem::new("dispatcher.lease", message));
     }

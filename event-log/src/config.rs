@@ -18,6 +18,12 @@ const RETENTION_MIN: Duration = Duration::from_hours(24);
 /// Brokers refuse sessions outside `group.min/max.session.timeout.ms`, by default 6 s and 30 min.
 const SESSION_TIMEOUT_MIN: Duration = Duration::from_secs(6);
 const SESSION_TIMEOUT_MAX: Duration = Duration::from_mins(30);
+const SESSION_TIMEOUT_DEFAULT: Duration = Duration::from_secs(15);
+/// `group.consumer.session.timeout.ms` of brokers whose operators left it alone.
+const BROKER_SESSION_TIMEOUT_DEFAULT: Duration = Duration::from_secs(45);
+/// Session of a static member: a restart has to fit into it, and nobody works on a dead member's partitions until it is over.
+const STATIC_SESSION_TIMEOUT_MIN: Duration = Duration::from_secs(30);
+const STATIC_SESSION_TIMEOUT_MAX: Duration = Duration::from_mins(5);
 
 /// Which log is used, chosen by `kind`.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
@@ -82,9 +88,13 @@ pub struct KafkaConfig {
     pub queue_bytes_max: usize,
     /// How the group shares partitions.
     pub group_protocol: GroupProtocol,
-    /// How long a silent member keeps its partitions. With `group_protocol = "consumer"` the brokers' own setting counts.
+    /// How long a silent member keeps its partitions; none: 15 s. With `group_protocol = "consumer"` that is the brokers'
+    /// own setting, and this one is refused.
     #[serde(with = "humantime_serde")]
-    pub session_timeout: Duration,
+    pub session_timeout: Option<Duration>,
+    /// Name of this member for ever (static membership): it has its partitions back after a restart, without a rebalance.
+    /// None: every start is a new member. Each process needs one of its own.
+    pub group_instance_id: Option<String>,
     /// Encryption and authentication; none: plain text.
     pub security: Option<KafkaSecurity>,
     /// Schema ids in a registry; none: records carry the schema's fingerprint.
@@ -264,9 +274,7 @@ impl KafkaConfig {
         if self.replication_factor == 0 {
             problem("replication_factor", "must be at least 1".into());
         }
-        if !(SESSION_TIMEOUT_MIN..=SESSION_TIMEOUT_MAX).contains(&self.session_timeout) {
-            problem("session_timeout", "must be between 6s and 30m".into());
-        }
+        self.check_membership(&mut problem);
         if self.former_registry_ids.len() > FORMER_IDS_MAX {
             let message = format!("must have at most {FORMER_IDS_MAX} entries");
             problem("former_registry_ids", message);
@@ -287,6 +295,47 @@ impl KafkaConfig {
     }
 }
 
+impl KafkaConfig {
+    /// How long a silent member keeps its partitions, as far as it is known here.
+    pub fn session_timeout(&self) -> Duration {
+        match self.group_protocol {
+            GroupProtocol::Classic => self.session_timeout.unwrap_or(SESSION_TIMEOUT_DEFAULT),
+            GroupProtocol::Consumer => BROKER_SESSION_TIMEOUT_DEFAULT,
+        }
+    }
+
+    fn check_membership(&self, problem: &mut impl FnMut(&str, String)) {
+        let session = self.session_timeout();
+        if self.group_protocol == GroupProtocol::Consumer && self.session_timeout.is_some() {
+            let message = "means nothing with `group_protocol = \"consumer\"`, where the client refuses it: sessions are the \
+                           brokers' there (`group.consumer.session.timeout.ms`)";
+            problem("session_timeout", message.into());
+        } else if !(SESSION_TIMEOUT_MIN..=SESSION_TIMEOUT_MAX).contains(&session) {
+            problem("session_timeout", "must be between 6s and 30m".into());
+        }
+        let Some(instance) = &self.group_instance_id else {
+            return;
+        };
+        if !is_kafka_name(instance) {
+            let message = "must be 1 to 200 letters, digits, `.`, `_` or `-`".into();
+            problem("group_instance_id", message);
+        } else if let Some(what) = generated_name(instance) {
+            let message = format!(
+                "{instance:?} looks like {what}, which is another one after each restart: the partitions of the last one \
+                 would have no owner until its session is over. Name a StatefulSet's pod or the machine, or leave it out"
+            );
+            problem("group_instance_id", message);
+        }
+        if self.group_protocol == GroupProtocol::Classic
+            && !(STATIC_SESSION_TIMEOUT_MIN..=STATIC_SESSION_TIMEOUT_MAX).contains(&session)
+        {
+            let message = "must be between 30s and 5m with a `group_instance_id`: a restart has to fit into it, and nobody \
+                           works on the partitions of a dead dispatcher until it is over";
+            problem("session_timeout", message.into());
+        }
+    }
+}
+
 impl Default for KafkaConfig {
     fn default() -> Self {
         Self {
@@ -301,7 +350,8 @@ impl Default for KafkaConfig {
             queue_records_max: 10_000,
             queue_bytes_max: 64 * MIB,
             group_protocol: GroupProtocol::Classic,
-            session_timeout: Duration::from_secs(15),
+            session_timeout: None,
+            group_instance_id: None,
             security: None,
             registry_ids: None,
             former_registry_ids: Vec::new(),
@@ -406,6 +456,27 @@ fn is_kafka_name(name: &str) -> bool {
             .all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(&byte))
 }
 
+/// What a machine has made up, if `name` looks like it: names that do not come again.
+fn generated_name(name: &str) -> Option<&'static str> {
+    /// The letters from which Kubernetes draws.
+    const DRAWN: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
+    let drawn = |part: &str, lengths: std::ops::RangeInclusive<usize>| {
+        lengths.contains(&part.len()) && part.bytes().all(|byte| DRAWN.contains(&byte))
+    };
+    let hex = |part: &str| part.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let mut parts = name.rsplit('-');
+    let (last, before) = (parts.next().unwrap_or_default(), parts.next());
+    if name.split('-').map(str::len).eq([8, 4, 4, 4, 12]) && name.split('-').all(hex) {
+        Some("a UUID")
+    } else if [12, 32, 64].contains(&name.len()) && hex(name) {
+        Some("the id of a container")
+    } else if drawn(last, 5..=5) && before.is_some_and(|before| drawn(before, 8..=10)) {
+        Some("the name of a Deployment's pod")
+    } else {
+        None
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -495,7 +566,8 @@ mod tests {
         config.topic_prefix = "a b".into();
         config.group = String::new();
         config.replication_factor = 0;
-        config.session_timeout = Duration::from_secs(5);
+        config.session_timeout = Some(Duration::from_secs(5));
+        config.group_instance_id = Some("a b".into());
         let ids = RegistryIdsConfig {
             webhook: 1,
             delivery: 2,
@@ -523,6 +595,8 @@ mod tests {
                 "log.group",
                 "log.replication_factor",
                 "log.session_timeout",
+                "log.group_instance_id",
+                "log.session_timeout",
                 "log.former_registry_ids",
                 "log.queue_bytes_max",
                 "log.security.cert_file",
@@ -532,5 +606,77 @@ mod tests {
                 "log.security.sasl.mechanism",
             ]
         );
+    }
+
+    /// Protocol, session and instance id; what is wrong with them, key by key.
+    #[test]
+    fn membership_agrees_with_protocol_and_session() {
+        use GroupProtocol::{Classic, Consumer};
+        let (s15, s45) = (Some(15), Some(45));
+        let none: &[&str] = &[];
+        type Case = (
+            GroupProtocol,
+            Option<u64>,
+            Option<&'static str>,
+            &'static [&'static str],
+        );
+        let cases: [Case; 14] = [
+            (Classic, None, None, none),
+            (Consumer, None, None, none),
+            (Consumer, s15, None, &["log.session_timeout"]),
+            (Classic, s45, Some("dispatcher-0"), none),
+            (Classic, s45, Some("machine-a.example"), none),
+            (Consumer, None, Some("dispatcher-12"), none),
+            (
+                Consumer,
+                s45,
+                Some("dispatcher-12"),
+                &["log.session_timeout"],
+            ),
+            (
+                Classic,
+                None,
+                Some("dispatcher-0"),
+                &["log.session_timeout"],
+            ),
+            (
+                Classic,
+                Some(301),
+                Some("dispatcher-0"),
+                &["log.session_timeout"],
+            ),
+            (Classic, s45, Some(""), &["log.group_instance_id"]),
+            (
+                Classic,
+                s45,
+                Some("fencepost-7c9d8bf6f5-x2x9z"),
+                &["log.group_instance_id"],
+            ),
+            (
+                Classic,
+                s45,
+                Some("3f2a9c01d4be"),
+                &["log.group_instance_id"],
+            ),
+            (
+                Consumer,
+                None,
+                Some("0b8f6a52-4f6e-4a57-9d5e-3b1f7c2d9e10"),
+                &["log.group_instance_id"],
+            ),
+            // An ordinal, and no letters that Kubernetes draws.
+            (Classic, s45, Some("fencepost-dispatcher-10"), none),
+        ];
+        for (protocol, session_s, instance, expected) in cases {
+            let config = KafkaConfig {
+                brokers: vec!["127.0.0.1:9092".into()],
+                group_protocol: protocol,
+                session_timeout: session_s.map(Duration::from_secs),
+                group_instance_id: instance.map(str::to_owned),
+                ..KafkaConfig::default()
+            };
+            let problems = config.check("log");
+            assert_eq!(keys(&problems), expected, "{config:?}: {problems:?}");
+        }
     }
 }

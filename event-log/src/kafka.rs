@@ -2,7 +2,7 @@
 //!
 //! - `client` builds every client;
 //! - `producer` produces with bounds and replaces a producer that has become unusable;
-//! - `consumer` is the group's member, `delay` follows it through the delay tiers, both fill `inbox`;
+//! - `consumer` is the group's member, `delay` follows it through the delay tiers, both fill `inbox`, `watch` sees whether they do;
 //! - [`topics`] creates, checks and describes topics.
 
 mod client;
@@ -12,6 +12,7 @@ mod inbox;
 mod producer;
 mod reader;
 pub mod topics;
+mod watch;
 
 pub use consumer::KafkaConsumer;
 

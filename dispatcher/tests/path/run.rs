@@ -3,4 +3,5 @@
 mod bounds;
 mod ending;
 mod members;
+mod reports;
 pub(crate) mod running;

@@ -34,7 +34,8 @@ const PREFETCH_KBYTES: usize = 16 * 1024;
 /// librdkafka's default of a second shows in every catch-up.
 const FETCH_QUEUE_BACKOFF_MS: u64 = 20;
 const STATISTICS_INTERVAL_MS: u64 = 1_000;
-const METADATA_REFRESH_MS: u64 = 60_000;
+/// How late a client hears of partitions that were added, when nothing goes wrong with the old ones.
+const METADATA_REFRESH_MS: u64 = 10_000;
 const POLL_INTERVAL_MAX: Duration = Duration::from_secs(120);
 
 /// Builds every client of one cluster. Holds secrets, so it has no `Debug`.
@@ -46,6 +47,8 @@ pub(super) struct Clients {
     common: Vec<(&'static str, String)>,
     /// Settings whose value is read when a client is built: a rotated file is seen by the next client.
     secrets: Vec<(&'static str, Secret)>,
+    /// A member that does not poll for this long is thrown out of its group (classic: twice the session at least).
+    pub(super) poll_interval_max: Duration,
 }
 
 /// Writes what librdkafka logs to `tracing`.
@@ -93,6 +96,7 @@ impl Clients {
             names,
             common,
             secrets,
+            poll_interval_max: POLL_INTERVAL_MAX,
         })
     }
 
@@ -133,15 +137,19 @@ impl Clients {
 
     /// The member of the dispatcher's group.
     pub(super) fn group_consumer(&self) -> Result<ClientConfig, LogError> {
-        let session_ms = self.config.session_timeout.as_millis();
-        let poll_ms = POLL_INTERVAL_MAX
-            .as_millis()
-            .max(session_ms.saturating_mul(2));
+        let session_ms = self.config.session_timeout().as_millis();
+        let poll_ms = self.poll_interval_max.as_millis();
         let mut client = self.reading_client(&self.config.group)?;
-        client.set("max.poll.interval.ms", poll_ms.to_string());
+        if let Some(instance) = &self.config.group_instance_id {
+            client.set("group.instance.id", instance);
+        }
         match self.config.group_protocol {
             GroupProtocol::Classic => client
                 .set("group.protocol", "classic")
+                .set(
+                    "max.poll.interval.ms",
+                    poll_ms.max(session_ms.saturating_mul(2)).to_string(),
+                )
                 .set("partition.assignment.strategy", "cooperative-sticky")
                 .set("session.timeout.ms", session_ms.to_string())
                 .set(
@@ -149,7 +157,9 @@ impl Clients {
                     (session_ms / 3).clamp(1, 3_000).to_string(),
                 ),
             // Sessions and assignment are the brokers' there; naming them is an error.
-            GroupProtocol::Consumer => client.set("group.protocol", "consumer"),
+            GroupProtocol::Consumer => client
+                .set("group.protocol", "consumer")
+                .set("max.poll.interval.ms", poll_ms.to_string()),
         };
         Ok(client)
     }
@@ -391,8 +401,15 @@ mod tests {
             classic.get("partition.assignment.strategy"),
             Some("cooperative-sticky")
         );
+        assert_eq!(classic.get("group.instance.id"), None);
         config.group_protocol = GroupProtocol::Consumer;
+        config.group_instance_id = Some("dispatcher-0".into());
+        let delay = clients(&config).delay_consumer().expect("built");
+        assert_eq!(delay.get("group.instance.id"), None, "is no member");
         let consumer = clients(&config).group_consumer().expect("built");
+        assert_eq!(consumer.get("group.instance.id"), Some("dispatcher-0"));
+        let made: rdkafka::error::KafkaResult<rdkafka::consumer::BaseConsumer> = consumer.create();
+        made.expect("librdkafka takes it");
         for key in [
             "session.timeout.ms",
             "heartbeat.interval.ms",

@@ -3,10 +3,11 @@
 //!
 //! librdkafka wants its poll call often: it serves the heartbeat's limit, rebalances and statistics. So a thread does
 //! nothing but poll, whether the dispatcher takes records or not; when too much waits, it pauses partitions.
-//! `group` has the thread of the group's member, [`super::delay`] that of the delay tiers.
+//! `group` has the thread of the group's member, `ownership` its callbacks, [`super::delay`] the thread of the delay tiers.
 
 mod group;
 mod message;
+mod ownership;
 mod patience;
 
 pub(super) use message::received;
@@ -15,25 +16,20 @@ use crate::{
     Consumer, Event, LogError, Position, Room, Watermark,
     kafka::{
         client::Clients,
-        delay::{Command, Delay, DelayContext},
-        inbox::{Inbox, Limits},
+        delay::Delay,
+        inbox::{Inbox, Limits, Told},
+        watch::{self, Watch},
     },
 };
-use group::GroupContext;
 use message::poll_error;
-use rdkafka::{
-    Statistics, TopicPartitionList,
-    consumer::{BaseConsumer, Consumer as _},
-    error::{KafkaError, KafkaResult},
-};
+use rdkafka::{Statistics, error::KafkaError, statistics::Partition};
 use runtime::Clock;
-use schemas::{Topic, TopicNames};
+use schemas::TopicNames;
 use std::{
     convert::Infallible,
     sync::{
         Arc, Mutex, MutexGuard, OnceLock, PoisonError,
         atomic::{AtomicBool, AtomicU64, Ordering},
-        mpsc,
     },
     thread,
     time::Duration,
@@ -71,6 +67,10 @@ pub(super) struct Shared {
     inbox: Mutex<Inbox>,
     wake: Notify,
     closing: AtomicBool,
+    /// How often reading of the webhooks was paused.
+    pauses: AtomicU64,
+    /// Both clients are to be replaced.
+    replace: AtomicBool,
     /// Set when reading has failed for good; readiness of the log asks it.
     unreadable: Arc<OnceLock<LogError>>,
 }
@@ -85,16 +85,31 @@ impl KafkaConsumer {
         epochs: Arc<AtomicU64>,
         unreadable: Arc<OnceLock<LogError>>,
     ) -> Result<Self, LogError> {
+        Self::start_with(clients, clock, epochs, unreadable, watch::PACE)
+    }
+
+    fn start_with(
+        clients: &Clients,
+        clock: Clock,
+        epochs: Arc<AtomicU64>,
+        unreadable: Arc<OnceLock<LogError>>,
+        pace: watch::Pace,
+    ) -> Result<Self, LogError> {
         let shared = Arc::new(Shared {
             names: clients.names().clone(),
             clock,
             inbox: Mutex::new(Inbox::new(LIMITS, epochs)),
             wake: Notify::new(),
             closing: AtomicBool::new(false),
+            pauses: AtomicU64::new(0),
+            replace: AtomicBool::new(false),
             unreadable,
         });
-        let (delay, commands) = Delay::start(clients, &shared)?;
-        let started = join(clients, &shared, delay, commands);
+        let delay = Delay::start(clients, &shared)?;
+        let started = join(clients, &shared, delay).and_then(|left| {
+            Watch::start(clients, &shared, pace)?;
+            Ok(left)
+        });
         // Else the reader of the delay tiers would go on alone.
         let left = started.inspect_err(|_| shared.close())?;
         Ok(Self {
@@ -168,6 +183,16 @@ impl Shared {
         self.closing.load(Ordering::Acquire)
     }
 
+    /// How often reading of the webhooks was paused.
+    pub(super) fn pauses(&self) -> u64 {
+        self.pauses.load(Ordering::Relaxed)
+    }
+
+    /// Asks for new clients in the place of those that read nothing any more.
+    pub(super) fn ask_for_replacement(&self) {
+        self.replace.store(true, Ordering::Release);
+    }
+
     /// Makes `next` answer with this error from now on (a passing one once).
     pub(super) fn fail(&self, error: LogError) {
         let text = error.to_string();
@@ -190,46 +215,26 @@ impl Shared {
         }
     }
 
-    /// The answer of the broker to an asynchronous commit.
-    pub(super) fn committed(&self, result: KafkaResult<()>, offsets: &TopicPartitionList) {
-        let elements = offsets.elements();
-        let failed: Vec<_> = elements
-            .iter()
-            .filter(|element| result.is_err() || element.error().is_err())
-            .filter_map(|element| {
-                let partition = u32::try_from(element.partition()).ok()?;
-                Some((self.names.parse(element.topic())?, partition))
-            })
-            .collect();
-        if failed.is_empty() {
-            return;
-        }
-        let error = result.err().map(|error| error.to_string());
-        tracing::warn!(
-            error,
-            partitions = failed.len(),
-            "commit failed, it is tried again"
-        );
-        self.inbox().commit_failed(&failed);
-    }
-
     /// Takes end offsets, and where reading starts, from the client's statistics.
     pub(super) fn hear(&self, statistics: &Statistics) {
-        let mut inbox = self.inbox();
-        for (name, told) in &statistics.topics {
+        for (name, told_topic) in &statistics.topics {
             let Some(topic) = self.names.parse(name) else {
                 continue;
             };
-            for (number, partition) in &told.partitions {
+            for (number, partition) in &told_topic.partitions {
                 let Ok(number) = u32::try_from(*number) else {
                     continue;
                 };
-                let known = |offset: i64| (offset >= 0).then_some(offset);
-                // Before the first record only the fetcher knows where it stands.
-                let next = known(partition.app_offset)
-                    .or_else(|| known(partition.committed_offset))
-                    .or_else(|| known(partition.lo_offset));
-                inbox.hear(topic, number, next, known(partition.hi_offset));
+                let skip = self.inbox().hear(topic, number, told(partition));
+                if let Some(skip) = skip {
+                    tracing::error!(
+                        topic = name,
+                        partition = number,
+                        committed_offset = skip.committed_offset,
+                        begin_offset = skip.begin_offset,
+                        "records were deleted before they had ended, reading goes on at the first one that is left"
+                    );
+                }
             }
         }
     }
@@ -247,21 +252,9 @@ fn join(
     clients: &Clients,
     shared: &Arc<Shared>,
     delay: Delay,
-    commands: mpsc::Sender<Command>,
 ) -> Result<oneshot::Receiver<Infallible>, LogError> {
-    let session_timeout = clients.config().session_timeout;
-    let delay_client: Arc<BaseConsumer<DelayContext>> = delay.client();
-    let context = GroupContext::new(Arc::clone(shared), delay_client, commands, session_timeout);
-    let group: BaseConsumer<GroupContext> = clients
-        .group_consumer()?
-        .create_with_context(context)
-        .map_err(|error| LogError::Fatal(format!("no consumer: {error}")))?;
-    let topic = clients.names().name(Topic::Webhooks);
-    group
-        .subscribe(&[&topic])
-        .map_err(|error| LogError::Fatal(format!("can not subscribe to {topic}: {error}")))?;
     let (leaving, left) = oneshot::channel();
-    let member = group::Member::new(group, delay, Arc::clone(shared));
+    let member = group::Member::join(clients, delay, Arc::clone(shared))?;
     spawn("kafka-group", shared, move || {
         member.run();
         // Its end is the message.
@@ -294,6 +287,21 @@ impl Drop for EndGuard {
             self.0
                 .fail(LogError::Fatal("a reading thread has ended".into()));
         }
+    }
+}
+
+/// What the statistics say, without the numbers that stand for "not known".
+fn told(partition: &Partition) -> Told {
+    let known = |offset: i64| (offset >= 0).then_some(offset);
+    Told {
+        // Before the first record only the fetcher knows where it stands.
+        next_offset: known(partition.app_offset)
+            .or_else(|| known(partition.committed_offset))
+            .or_else(|| known(partition.lo_offset)),
+        begin_offset: known(partition.lo_offset),
+        end_offset: known(partition.hi_offset),
+        committed_offset: known(partition.committed_offset),
+        drained_to: known(partition.next_offset).filter(|_| partition.fetchq_cnt == 0),
     }
 }
 

@@ -14,7 +14,7 @@ use rdkafka::{
     ClientContext, Message, Statistics, TopicPartitionList,
     config::RDKafkaLogLevel,
     consumer::{BaseConsumer, Consumer as _, ConsumerContext},
-    error::{KafkaError, KafkaResult},
+    error::{KafkaError, KafkaResult, RDKafkaErrorCode},
 };
 use schemas::{DelayTier, Topic};
 use std::{
@@ -27,16 +27,18 @@ use std::{
 /// The client and its thread.
 pub(super) struct Delay {
     client: Arc<BaseConsumer<DelayContext>>,
+    commands: mpsc::Sender<Command>,
     thread: JoinHandle<()>,
 }
 
 /// What the group's member tells.
-#[derive(Debug)]
 pub(super) enum Command {
     /// Read the tiers of these partitions.
     Assign(Vec<(u32, Epoch)>),
     /// Read them no longer.
     Unassign(Vec<u32>),
+    /// Read with this client from now on; nothing is assigned.
+    Replace(Arc<BaseConsumer<DelayContext>>),
 }
 
 /// Callbacks of the client.
@@ -62,18 +64,8 @@ struct Reading {
 // === impl Delay ===
 
 impl Delay {
-    pub(super) fn start(
-        clients: &Clients,
-        shared: &Arc<Shared>,
-    ) -> Result<(Self, mpsc::Sender<Command>), LogError> {
-        let context = DelayContext {
-            shared: Arc::clone(shared),
-        };
-        let client: BaseConsumer<DelayContext> = clients
-            .delay_consumer()?
-            .create_with_context(context)
-            .map_err(|error| LogError::Fatal(format!("no consumer of the delay tiers: {error}")))?;
-        let client = Arc::new(client);
+    pub(super) fn start(clients: &Clients, shared: &Arc<Shared>) -> Result<Self, LogError> {
+        let client = build(clients, shared)?;
         let (sender, commands) = mpsc::channel();
         let reader = Reader {
             client: Arc::clone(&client),
@@ -82,7 +74,27 @@ impl Delay {
             reading: BTreeMap::new(),
         };
         let thread = spawn("kafka-delay", shared, move || reader.run())?;
-        Ok((Self { client, thread }, sender))
+        Ok(Self {
+            client,
+            commands: sender,
+            thread,
+        })
+    }
+
+    /// Goes on with a new client once nothing is assigned any more; returns the former one, which the thread still has for a
+    /// while.
+    pub(super) fn replace(
+        &mut self,
+        clients: &Clients,
+        shared: &Arc<Shared>,
+    ) -> Result<Arc<BaseConsumer<DelayContext>>, LogError> {
+        let client = build(clients, shared)?;
+        drop(self.commands.send(Command::Replace(Arc::clone(&client))));
+        Ok(std::mem::replace(&mut self.client, client))
+    }
+
+    pub(super) fn commands(&self) -> mpsc::Sender<Command> {
+        self.commands.clone()
     }
 
     pub(super) fn client(&self) -> Arc<BaseConsumer<DelayContext>> {
@@ -119,6 +131,11 @@ impl Reader {
             let result = match command {
                 Command::Assign(partitions) => self.assign(&partitions),
                 Command::Unassign(partitions) => self.unassign(&partitions),
+                Command::Replace(client) => {
+                    self.client = client;
+                    self.reading.clear();
+                    Ok(())
+                }
             };
             if let Err(error) = result {
                 let text = format!("can not follow the assignment in the delay tiers: {error}");
@@ -167,6 +184,14 @@ impl Reader {
         while count < BATCH_RECORDS_MAX {
             let message = match self.client.poll(timeout) {
                 Some(Ok(message)) => message,
+                // While partitions are added, those of a tier may come later than the webhooks'. The client waits for them, and
+                // who watches the numbers tells which.
+                Some(Err(error))
+                    if error.rdkafka_error_code() == Some(RDKafkaErrorCode::UnknownPartition) =>
+                {
+                    tracing::debug!(%error, "a partition of a delay tier is not there yet");
+                    break;
+                }
                 Some(Err(error)) => {
                     self.shared.poll_failed(&error);
                     break;
@@ -244,8 +269,20 @@ impl ClientContext for DelayContext {
     }
 }
 
-impl ConsumerContext for DelayContext {
-    fn commit_callback(&self, result: KafkaResult<()>, offsets: &TopicPartitionList) {
-        self.shared.committed(result, offsets);
-    }
+impl ConsumerContext for DelayContext {}
+
+// === helpers ===
+
+fn build(
+    clients: &Clients,
+    shared: &Arc<Shared>,
+) -> Result<Arc<BaseConsumer<DelayContext>>, LogError> {
+    let context = DelayContext {
+        shared: Arc::clone(shared),
+    };
+    let client = clients
+        .delay_consumer()?
+        .create_with_context(context)
+        .map_err(|error| LogError::Fatal(format!("no consumer of the delay tiers: {error}")))?;
+    Ok(Arc::new(client))
 }

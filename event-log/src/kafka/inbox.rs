@@ -17,6 +17,9 @@ use std::{
 };
 use tokio::sync::oneshot;
 
+/// So many statistics, a second apart, may not show a commit yet before it is sent again.
+const UNSEEN_MAX: u8 = 3;
+
 /// How much may wait in memory.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Limits {
@@ -75,6 +78,8 @@ struct Mark {
     epoch: Epoch,
     noted: i64,
     sent: Option<i64>,
+    /// Statistics since it was sent that did not show it as committed.
+    unseen: u8,
 }
 
 /// How far a topic and partition was read, and where it ends.
@@ -82,6 +87,40 @@ struct Mark {
 struct Heard {
     next_offset: Option<i64>,
     end_offset: Option<i64>,
+    drained_to: Option<i64>,
+    /// A commit that was found to lie before the first record, and was told.
+    skip_told: Option<i64>,
+}
+
+/// What the client's statistics say of a topic and partition; none: it does not know.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Told {
+    /// Where reading starts or goes on.
+    pub(super) next_offset: Option<i64>,
+    pub(super) begin_offset: Option<i64>,
+    pub(super) end_offset: Option<i64>,
+    pub(super) committed_offset: Option<i64>,
+    /// Next offset to be fetched; only when the client holds no record that it has not handed on.
+    pub(super) drained_to: Option<i64>,
+}
+
+/// Records that were deleted before the group had finished them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Skip {
+    pub(super) committed_offset: i64,
+    pub(super) begin_offset: i64,
+}
+
+/// How reading of a topic and partition goes, for who watches it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Reading {
+    pub(super) epoch: Epoch,
+    /// Next offset to be read; none: it is not known where reading starts.
+    pub(super) next_offset: Option<i64>,
+    /// Up to here the client has fetched and holds nothing back.
+    pub(super) drained_to: Option<i64>,
+    /// So much is held that reading may be paused.
+    pub(super) full: bool,
 }
 
 /// A revocation that waits for its answer.
@@ -222,6 +261,18 @@ impl Inbox {
 impl Mark {
     fn is_news(&self) -> bool {
         self.sent != Some(self.noted)
+    }
+
+    /// What was sent and is not committed long after it counts as not sent.
+    fn see(&mut self, committed_offset: Option<i64>) {
+        if self.sent.is_none() || self.sent == committed_offset {
+            self.unseen = 0;
+            return;
+        }
+        self.unseen = self.unseen.saturating_add(1);
+        if self.unseen >= UNSEEN_MAX {
+            self.sent = None;
+        }
     }
 }
 

@@ -4,13 +4,15 @@
 //! say so and pass, unless `FENCEPOST_TEST_STACK=required`.
 #![cfg(feature = "kafka")]
 
+mod growth;
+mod names;
 mod stand;
 #[cfg(feature = "conformance")]
 mod suite;
 
 use event_log::{
     Consumer as _, Epoch, EventLog as _, LogError, ProduceError, Record, Watermark,
-    config::GroupProtocol,
+    config::{GroupProtocol, KafkaConfig},
     kafka::{
         KafkaLog,
         topics::{Ensured, Topics},
@@ -153,7 +155,14 @@ async fn consumer_protocol_members_hand_partitions_over_at_their_watermarks() {
 
 /// What the first member finished in its last moment, told only in answer to the revocation, does not come again.
 async fn hand_over(protocol: GroupProtocol) {
-    let Some(stand) = Stand::with(4, |config| config.group_protocol = protocol).await else {
+    let change = |config: &mut KafkaConfig| {
+        config.group_protocol = protocol;
+        if protocol == GroupProtocol::Consumer {
+            // Sessions are the broker's.
+            config.session_timeout = None;
+        }
+    };
+    let Some(stand) = Stand::with(4, change).await else {
         return;
     };
     let mut first = stand.member().await;
@@ -193,16 +202,25 @@ async fn hand_over(protocol: GroupProtocol) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_pause_does_not_outlive_the_partition_it_was_meant_for() {
+    pause_and_hand_over(Topic::Webhooks).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_pause_of_a_tier_does_not_outlive_the_partition_it_was_meant_for() {
+    pause_and_hand_over(S5).await;
+}
+
+async fn pause_and_hand_over(topic: Topic) {
     let Some(stand) = Stand::new(2).await else {
         return;
     };
     // More than the inbox takes: the first member pauses, as nobody takes from it.
-    stand.produce(Topic::Webhooks, 0..6_000).await;
+    stand.produce(topic, 0..6_000).await;
     let mut first = stand.member().await;
     first.room = 0;
     let deadline = Instant::now() + DEADLINE;
     // The statistics come every second: by then as much was read as is going to be.
-    while first.end_offsets() == 0 {
+    while first.end_offsets(topic) == 0 {
         assert!(Instant::now() < deadline, "no end offsets");
         first.step().await;
     }
@@ -243,8 +261,10 @@ async fn a_watermark_of_an_old_epoch_changes_nothing() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_consumer_that_is_dropped_leaves_its_group() {
-    let Some(stand) =
-        Stand::with(1, |config| config.session_timeout = Duration::from_secs(60)).await
+    let Some(stand) = Stand::with(1, |config| {
+        config.session_timeout = Some(Duration::from_secs(60))
+    })
+    .await
     else {
         return;
     };

@@ -7,8 +7,13 @@ use event_log::{
     kafka::{KafkaConsumer, KafkaLog, topics::Topics},
 };
 use futures::future::join_all;
+use rdkafka::{
+    ClientConfig,
+    admin::{AdminClient, AdminOptions, NewPartitions},
+    client::DefaultClientContext,
+};
 use runtime::Clock;
-use schemas::Topic;
+use schemas::{Topic, TopicNames};
 use std::{
     collections::{BTreeMap, BTreeSet},
     path::Path,
@@ -70,6 +75,22 @@ impl Stand {
         for appended in join_all(produced).await {
             appended.expect("acknowledged");
         }
+    }
+
+    /// Adds partitions to one topic alone, which `Topics` never does.
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "a mistake that somebody makes with another tool"
+    )]
+    pub(crate) async fn grow(&self, topic: Topic, partitions: usize) {
+        let name = TopicNames::new(self.config.topic_prefix.clone()).name(topic);
+        let admin: AdminClient<DefaultClientContext> = ClientConfig::new()
+            .set("bootstrap.servers", self.config.brokers.join(","))
+            .create()
+            .expect("a client");
+        let new = NewPartitions::new(&name, partitions);
+        let grown = admin.create_partitions([&new], &AdminOptions::new()).await;
+        assert_eq!(grown.expect("answered"), [Ok(name)]);
     }
 
     pub(crate) async fn until_committed(&self, topic: Topic, partition: u32, offset: i64) {
@@ -169,11 +190,9 @@ impl Member {
         self.at_release.insert(key, watermark(record, next_offset));
     }
 
-    pub(crate) fn end_offsets(&self) -> i64 {
+    pub(crate) fn end_offsets(&self, topic: Topic) -> i64 {
         let positions = self.consumer.positions();
-        let main = positions
-            .iter()
-            .filter(|position| position.topic == Topic::Webhooks);
+        let main = positions.iter().filter(|position| position.topic == topic);
         main.filter_map(|position| position.end_offset).sum()
     }
 
@@ -221,7 +240,7 @@ pub(crate) fn config(brokers: &str, name: &str, partitions: u32) -> KafkaConfig 
         group: format!("{name}.dispatcher"),
         partitions,
         replication_factor: 1,
-        session_timeout: Duration::from_secs(6),
+        session_timeout: Some(Duration::from_secs(6)),
         record_bytes_max: 1024 * 1024,
         ..KafkaConfig::default()
     }

@@ -7,7 +7,7 @@ use std::{path::Path, sync::Mutex, time::Duration};
 
 const PARTITIONS: u32 = 3;
 const RECORD_BYTES_MAX: usize = 2 * 1024 * 1024;
-const QUEUE_RECORDS_MAX: usize = 200;
+const QUEUE_RECORDS_MAX: usize = 400;
 
 conformance_suite!(match Brokers::new() {
     Some(brokers) => brokers,

@@ -1,79 +1,64 @@
-//! The group's member: its thread, and what happens when partitions come and go.
+//! The group's member: its thread.
 
 use crate::{
     LogError, Watermark,
     kafka::{
-        client::{log_error, log_line},
+        client::Clients,
         consumer::{
             BATCH_RECORDS_MAX, POLL_TIMEOUT, Shared,
             message::{commit, offsets, received},
-            patience::wait_for,
+            ownership::{GroupContext, commit_now, webhooks_list},
         },
-        delay::{Command, Delay, DelayContext},
+        delay::Delay,
     },
 };
 use rdkafka::{
-    ClientContext, Message, Statistics, TopicPartitionList,
-    config::RDKafkaLogLevel,
-    consumer::{BaseConsumer, CommitMode, Consumer as _, ConsumerContext, RebalanceProtocol},
-    error::{KafkaError, KafkaResult},
-    types::RDKafkaRespErr,
+    Message,
+    consumer::{BaseConsumer, CommitMode, Consumer as _},
 };
 use schemas::Topic;
 use std::{
-    collections::BTreeSet,
-    sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, Ordering},
-        mpsc,
-    },
+    sync::{Arc, atomic::Ordering, mpsc},
     time::Duration,
 };
 use tokio::time::Instant;
 
-/// Longest wait for the answer to a revocation: the whole group waits with us.
-const RELEASE_PATIENCE_MAX: Duration = Duration::from_secs(5);
 const COMMIT_INTERVAL: Duration = Duration::from_secs(1);
 /// Offsets of a group without members, as the delay group is, expire (by default after 7 days) counted from their
 /// last commit.
 const REFRESH_INTERVAL: Duration = Duration::from_hours(6);
+/// How long a commit is tried for that the coordinator does not take, before the group is left without it.
+const LEAVE_PATIENCE: Duration = Duration::from_secs(2);
+/// Longest wait for the clients that are replaced to commit and leave the group. They go on by themselves after it.
+const RETIRE_PATIENCE: Duration = Duration::from_secs(5);
 
 /// The group's consumer and its thread's state.
 pub(super) struct Member {
+    clients: Clients,
     group: BaseConsumer<GroupContext>,
     delay: Delay,
     shared: Arc<Shared>,
 }
 
-/// Callbacks of the group's consumer. All run on the thread that polls.
-pub(super) struct GroupContext {
-    shared: Arc<Shared>,
-    delay: Arc<BaseConsumer<DelayContext>>,
-    commands: mpsc::Sender<Command>,
-    patience: Duration,
-    /// Partitions of the webhooks that are paused. Only the thread that polls looks here.
-    paused: Mutex<BTreeSet<u32>>,
-    /// Everything is committed, and the client is closing: commits would only fail.
-    left: AtomicBool,
-}
-
 // === impl Member ===
 
 impl Member {
-    pub(super) fn new(
-        group: BaseConsumer<GroupContext>,
+    /// Builds the client and subscribes.
+    pub(super) fn join(
+        clients: &Clients,
         delay: Delay,
         shared: Arc<Shared>,
-    ) -> Self {
-        Self {
-            group,
+    ) -> Result<Self, LogError> {
+        Ok(Self {
+            clients: clients.clone(),
+            group: subscribed(clients, &delay, &shared)?,
             delay,
             shared,
-        }
+        })
     }
 
     /// Reads until the handle is closed or dropped, then commits and leaves the group.
-    pub(super) fn run(self) {
+    pub(super) fn run(mut self) {
         let mut commit_at = Instant::now() + COMMIT_INTERVAL;
         let mut refresh_at = Instant::now() + REFRESH_INTERVAL;
         while !self.shared.is_closing() {
@@ -81,6 +66,11 @@ impl Member {
                 self.shared.wake();
             }
             self.pause_or_resume();
+            if self.shared.replace.swap(false, Ordering::AcqRel)
+                && let Err(error) = self.replace()
+            {
+                self.shared.fail(error);
+            }
             let now = Instant::now();
             if now >= refresh_at {
                 refresh_at = now + REFRESH_INTERVAL;
@@ -144,7 +134,10 @@ impl Member {
         }
         if !pause.is_empty() {
             match self.group.pause(&webhooks_list(&self.shared, &pause)) {
-                Ok(()) => paused.extend(pause),
+                Ok(()) => {
+                    paused.extend(pause);
+                    self.shared.pauses.fetch_add(1, Ordering::Relaxed);
+                }
                 Err(error) => tracing::warn!(%error, ?pause, "can not pause"),
             }
         }
@@ -174,6 +167,38 @@ impl Member {
         self.shared.inbox().commit_failed(&failed);
     }
 
+    /// Gives everything up as at a revocation, and goes on with new clients, under new epochs. Nobody knows what clients that
+    /// read nothing any more still do: they are ended on a thread of their own, and waited for only so long.
+    fn replace(&mut self) -> Result<(), LogError> {
+        tracing::warn!("both consumers are being replaced");
+        let owned: Vec<_> = self.shared.inbox().owned().collect();
+        let last = self.group.context().give_up(&owned, false);
+        let old_delay = self.delay.replace(&self.clients, &self.shared)?;
+        let group = subscribed_later(&self.clients, &self.delay, &self.shared)?;
+        let old_group = std::mem::replace(&mut self.group, group);
+        let (ended, end) = mpsc::channel::<std::convert::Infallible>();
+        let shared = Arc::clone(&self.shared);
+        let retire = move || {
+            old_group.context().left.store(true, Ordering::Relaxed);
+            commit_now(&shared, &last, &old_group, &old_delay);
+            drop(old_group);
+            // The reader of the delay tiers lets go of it soon. The last owner closes it, which may take long.
+            while Arc::strong_count(&old_delay) > 1 && !shared.is_closing() {
+                std::thread::sleep(POLL_TIMEOUT);
+            }
+            drop(old_delay);
+            drop(ended);
+        };
+        std::thread::Builder::new()
+            .name("kafka-retire".into())
+            .spawn(retire)
+            .map_err(|error| LogError::Fatal(format!("no thread to end a consumer: {error}")))?;
+        if end.recv_timeout(RETIRE_PATIENCE) == Err(mpsc::RecvTimeoutError::Timeout) {
+            tracing::warn!("the former consumer does not end");
+        }
+        subscribe(&self.group, &self.clients)
+    }
+
     /// Commits first: while librdkafka closes, a commit can fail for want of a coordinator. Dropping blocks until the
     /// group was left or, without brokers, until the session is over; the handle does not wait that long.
     fn leave(self) {
@@ -181,168 +206,58 @@ impl Member {
             group,
             delay,
             shared,
+            clients: _,
         } = self;
-        let last = shared.inbox().last_commits();
-        commit_now(&shared, &last, &group, delay.client_ref());
+        let deadline = Instant::now() + LEAVE_PATIENCE;
+        loop {
+            let last = shared.inbox().last_commits();
+            let committed = commit_now(&shared, &last, &group, delay.client_ref());
+            if committed || Instant::now() >= deadline {
+                break;
+            }
+            // In the middle of a rebalance the coordinator takes no commits; polling lets it end. What is read by that is not
+            // handed out any more.
+            drop(group.poll(POLL_TIMEOUT));
+        }
         group.context().left.store(true, Ordering::Relaxed);
         drop(group);
         delay.stop();
     }
 }
 
-// === impl GroupContext ===
-
-impl GroupContext {
-    pub(super) fn new(
-        shared: Arc<Shared>,
-        delay: Arc<BaseConsumer<DelayContext>>,
-        commands: mpsc::Sender<Command>,
-        session_timeout: Duration,
-    ) -> Self {
-        let patience = RELEASE_PATIENCE_MAX.min(session_timeout / 2);
-        Self {
-            shared,
-            delay,
-            commands,
-            patience,
-            paused: Mutex::default(),
-            left: AtomicBool::new(false),
-        }
-    }
-
-    fn paused(&self) -> MutexGuard<'_, BTreeSet<u32>> {
-        self.paused.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// The list may be empty and must be given to librdkafka all the same.
-    fn assign(&self, group: &BaseConsumer<Self>, list: &TopicPartitionList) {
-        let result = match group.rebalance_protocol() {
-            RebalanceProtocol::Cooperative => group.incremental_assign(list),
-            RebalanceProtocol::Eager | RebalanceProtocol::None => group.assign(list),
-        };
-        if let Err(error) = result {
-            let text = format!("can not take an assignment: {error}");
-            return self.shared.fail(LogError::Fatal(text));
-        }
-        let assigned = {
-            let mut inbox = self.shared.inbox();
-            inbox.assign(&webhooks_partitions(&self.shared, list))
-        };
-        if assigned.is_empty() {
-            return;
-        }
-        tracing::info!(partitions = ?assigned, "partitions assigned");
-        // A pause outlives the partition that it was meant for: everything is resumed, the thread pauses again if needed.
-        let owned: Vec<_> = self.shared.inbox().owned().collect();
-        if let Err(error) = group.resume(&webhooks_list(&self.shared, &owned)) {
-            tracing::warn!(%error, "can not resume");
-        }
-        self.paused().clear();
-        drop(self.commands.send(Command::Assign(assigned)));
-        self.shared.wake();
-    }
-
-    /// Lets go in this order: stop handing out, wait for the last watermarks, commit them, unassign.
-    fn revoke(&self, group: &BaseConsumer<Self>, list: &TopicPartitionList) {
-        let lost = group.assignment_lost();
-        let leaving = {
-            let mut inbox = self.shared.inbox();
-            inbox.begin_revoke(&webhooks_partitions(&self.shared, list), lost)
-        };
-        if let Some(leaving) = leaving {
-            tracing::info!(partitions = ?leaving.partitions, lost, "partitions revoked");
-            let partitions = leaving.partitions.iter().map(|(partition, _)| *partition);
-            drop(self.commands.send(Command::Unassign(partitions.collect())));
-            self.shared.wake();
-            if !lost && !self.left.load(Ordering::Relaxed) {
-                // Whoever closes has noted its last watermarks before it said so, and answers no revocation any more.
-                // A close while we wait drops the question, which ends the wait.
-                let released = if self.shared.is_closing() {
-                    Vec::new()
-                } else {
-                    wait_for(leaving.answer, self.patience).unwrap_or_default()
-                };
-                let last = {
-                    let mut inbox = self.shared.inbox();
-                    inbox.end_revoke(&leaving.partitions, &released)
-                };
-                commit_now(&self.shared, &last, group, &self.delay);
-            }
-        }
-        let result = match group.rebalance_protocol() {
-            RebalanceProtocol::Cooperative => group.incremental_unassign(list),
-            RebalanceProtocol::Eager | RebalanceProtocol::None => group.unassign(),
-        };
-        if let Err(error) = result {
-            tracing::warn!(%error, "can not give up an assignment");
-        }
-    }
-}
-
-impl ClientContext for GroupContext {
-    fn log(&self, level: RDKafkaLogLevel, facility: &str, message: &str) {
-        log_line(level, facility, message);
-    }
-
-    fn stats(&self, statistics: Statistics) {
-        self.shared.hear(&statistics);
-    }
-
-    fn error(&self, error: KafkaError, reason: &str) {
-        log_error(&error, reason);
-    }
-}
-
-impl ConsumerContext for GroupContext {
-    /// Instead of the default, which hides the errors of (un)assigning.
-    fn rebalance(
-        &self,
-        group: &BaseConsumer<Self>,
-        kind: RDKafkaRespErr,
-        list: &mut TopicPartitionList,
-    ) {
-        if kind == RDKafkaRespErr::RD_KAFKA_RESP_ERR__ASSIGN_PARTITIONS {
-            self.assign(group, list);
-        } else {
-            self.revoke(group, list);
-        }
-    }
-
-    fn commit_callback(&self, result: KafkaResult<()>, offsets: &TopicPartitionList) {
-        self.shared.committed(result, offsets);
-    }
-}
-
 // === helpers ===
 
-fn commit_now(
-    shared: &Shared,
-    watermarks: &[Watermark],
-    group: &BaseConsumer<GroupContext>,
-    delay: &BaseConsumer<DelayContext>,
-) {
-    let main = offsets(&shared.names, watermarks, false);
-    commit(group, main.as_ref(), CommitMode::Sync);
-    let delayed = offsets(&shared.names, watermarks, true);
-    commit(delay, delayed.as_ref(), CommitMode::Sync);
+/// A client that has joined the group.
+fn subscribed(
+    clients: &Clients,
+    delay: &Delay,
+    shared: &Arc<Shared>,
+) -> Result<BaseConsumer<GroupContext>, LogError> {
+    let group = subscribed_later(clients, delay, shared)?;
+    subscribe(&group, clients)?;
+    Ok(group)
 }
 
-fn webhooks_partitions(shared: &Shared, list: &TopicPartitionList) -> Vec<u32> {
-    let elements = list.elements();
-    elements
-        .iter()
-        .filter(|element| shared.names.parse(element.topic()) == Some(Topic::Webhooks))
-        .filter_map(|element| u32::try_from(element.partition()).ok())
-        .collect()
+fn subscribed_later(
+    clients: &Clients,
+    delay: &Delay,
+    shared: &Arc<Shared>,
+) -> Result<BaseConsumer<GroupContext>, LogError> {
+    let context = GroupContext::new(
+        Arc::clone(shared),
+        delay.client(),
+        delay.commands(),
+        clients.config().session_timeout(),
+    );
+    clients
+        .group_consumer()?
+        .create_with_context(context)
+        .map_err(|error| LogError::Fatal(format!("no consumer: {error}")))
 }
 
-fn webhooks_list(shared: &Shared, partitions: &[u32]) -> TopicPartitionList {
-    let name = shared.names.name(Topic::Webhooks);
-    let mut list = TopicPartitionList::new();
-    for partition in partitions {
-        if let Ok(partition) = i32::try_from(*partition) {
-            list.add_partition(&name, partition);
-        }
-    }
-    list
+fn subscribe(group: &BaseConsumer<GroupContext>, clients: &Clients) -> Result<(), LogError> {
+    let topic = clients.names().name(Topic::Webhooks);
+    group
+        .subscribe(&[&topic])
+        .map_err(|error| LogError::Fatal(format!("can not subscribe to {topic}: {error}")))
 }

@@ -12,8 +12,8 @@ use schemas::{Topic, TopicNames};
 
 /// What the dispatcher must hear of; none: the client heals it by itself.
 pub(super) fn poll_error(error: &KafkaError) -> Option<LogError> {
-    if matches!(error, KafkaError::MessageConsumptionFatal(_)) {
-        return Some(LogError::Fatal(error.to_string()));
+    if let KafkaError::MessageConsumptionFatal(code) = error {
+        return Some(LogError::Fatal(fatal_text(error, *code)));
     }
     match error.rdkafka_error_code() {
         Some(RDKafkaErrorCode::Fatal) => Some(LogError::Fatal(error.to_string())),
@@ -27,6 +27,22 @@ pub(super) fn poll_error(error: &KafkaError) -> Option<LogError> {
             | RDKafkaErrorCode::Authentication,
         ) => Some(LogError::Unavailable(error.to_string())),
         Some(_) | None => None,
+    }
+}
+
+/// What ends the process, with what there is to be done.
+fn fatal_text(error: &KafkaError, code: RDKafkaErrorCode) -> String {
+    let same_name = matches!(
+        code,
+        RDKafkaErrorCode::FencedInstanceId | RDKafkaErrorCode::UnreleasedInstanceId
+    );
+    if same_name {
+        // Brokers end the older member with the classic protocol, the newer one with `consumer`.
+        format!(
+            "another process is in the group with the same log.group_instance_id, each needs one of its own: {error}"
+        )
+    } else {
+        error.to_string()
     }
 }
 

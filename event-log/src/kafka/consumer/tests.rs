@@ -1,12 +1,20 @@
+//! On librdkafka's mock of a cluster: real clients, injected faults, no broker.
+
+mod churn;
+mod idle;
+mod stalls;
+
 use super::{message::offsets, *};
 use crate::{Epoch, Revoked, config::KafkaConfig};
 use rdkafka::{
-    Offset,
+    Offset, TopicPartitionList,
+    consumer::{BaseConsumer, Consumer as _},
     error::RDKafkaErrorCode,
     mocking::MockCluster,
     producer::{BaseProducer, BaseRecord, DefaultProducerContext, Producer as _},
     types::{RDKafkaApiKey, RDKafkaRespErr},
 };
+use schemas::Topic;
 use std::path::Path;
 use tokio::time::Instant;
 
@@ -50,6 +58,16 @@ fn next_sleeps_until_the_next_record_is_due() {
 fn only_what_does_not_heal_is_told() {
     let fatal = KafkaError::MessageConsumptionFatal(RDKafkaErrorCode::UnknownMemberId);
     assert!(matches!(poll_error(&fatal), Some(LogError::Fatal(_))));
+    for code in [
+        RDKafkaErrorCode::FencedInstanceId,
+        RDKafkaErrorCode::UnreleasedInstanceId,
+    ] {
+        let told = poll_error(&KafkaError::MessageConsumptionFatal(code));
+        let Some(LogError::Fatal(text)) = told else {
+            panic!("{told:?}")
+        };
+        assert!(text.contains("log.group_instance_id"), "{text}");
+    }
     let code = |code| poll_error(&KafkaError::MessageConsumption(code));
     assert!(matches!(
         code(RDKafkaErrorCode::UnknownTopicOrPartition),
@@ -69,19 +87,24 @@ struct Stand {
 }
 
 fn stand() -> Stand {
+    stand_with(1, |_| {})
+}
+
+fn stand_with(partitions: i32, change: impl FnOnce(&mut KafkaConfig)) -> Stand {
     let cluster = MockCluster::new(1).expect("mock cluster");
     let names = TopicNames::new("p");
     for topic in Topic::ALL {
         cluster
-            .create_topic(&names.name(topic), 1, 1)
+            .create_topic(&names.name(topic), partitions, 1)
             .expect("topic");
     }
-    let config = KafkaConfig {
+    let mut config = KafkaConfig {
         brokers: vec![cluster.bootstrap_servers()],
         topic_prefix: "p".into(),
-        session_timeout: Duration::from_secs(6),
+        session_timeout: Some(Duration::from_secs(6)),
         ..KafkaConfig::default()
     };
+    change(&mut config);
     let clients = Clients::open(&config, Path::new(".")).expect("no secrets");
     Stand { cluster, clients }
 }
@@ -97,38 +120,74 @@ impl Stand {
             .expect("consumer")
     }
 
+    /// Into partition 0.
     fn produce(&self, count: usize) {
+        self.produce_to(&vec![0; count], 1);
+    }
+
+    /// A record of `bytes` to each of these partitions.
+    fn produce_to(&self, partitions: &[i32], bytes: usize) {
         let producer: BaseProducer = self
             .clients
             .producer(crate::kafka::client::MESSAGE_TIMEOUT_MS)
             .expect("built")
             .create()
             .expect("producer");
-        for _ in 0..count {
+        // Does not compress, so that the mock's limit of a partition can be reached.
+        let mut state = 1_u32;
+        let noise = std::iter::repeat_with(|| {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            state.to_be_bytes()[0]
+        });
+        let payload: Vec<_> = noise.take(bytes).collect();
+        for (at, &partition) in partitions.iter().enumerate() {
+            if at % 5_000 == 4_999 {
+                producer.flush(DEADLINE).expect("acknowledged");
+            }
             let record = BaseRecord::to("p.webhooks")
                 .key("k")
-                .payload("v")
-                .partition(0);
+                .payload(&payload)
+                .partition(partition);
             producer.send(record).expect("queued");
         }
         producer.flush(DEADLINE).expect("acknowledged");
     }
 
-    /// Committed offset of the webhooks' one partition.
-    fn committed(&self) -> Offset {
+    fn observer(&self) -> BaseConsumer {
         let group = &self.clients.config().group;
-        let observer: BaseConsumer = self
-            .clients
-            .observer(group)
-            .expect("built")
-            .create()
-            .expect("observer");
+        let observer = self.clients.observer(group).expect("built");
+        observer.create().expect("observer")
+    }
+
+    /// Committed offset of the webhooks' first partition.
+    fn committed(&self) -> Offset {
         let mut list = TopicPartitionList::new();
         list.add_partition("p.webhooks", 0);
+        let list = self.observer().committed_offsets(list, DEADLINE);
+        list.expect("answered").elements()[0].offset()
+    }
+
+    /// Committed offsets of the webhooks' partitions, 0 where there is none.
+    fn committed_by(&self, observer: &BaseConsumer, partitions: u32) -> Vec<i64> {
+        let mut list = TopicPartitionList::new();
+        for partition in 0..i32::try_from(partitions).expect("few") {
+            list.add_partition("p.webhooks", partition);
+        }
         let list = observer
             .committed_offsets(list, DEADLINE)
             .expect("answered");
-        list.elements()[0].offset()
+        let offsets = list
+            .elements()
+            .into_iter()
+            .map(|element| match element.offset() {
+                Offset::Offset(offset) => offset,
+                Offset::Invalid
+                | Offset::Beginning
+                | Offset::End
+                | Offset::Stored
+                | Offset::OffsetTail(_) => 0,
+            });
+        offsets.collect()
     }
 }
 

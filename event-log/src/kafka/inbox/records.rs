@@ -150,6 +150,12 @@ impl Inbox {
         due
     }
 
+    /// Webhooks that are held.
+    #[cfg(test)]
+    pub(in crate::kafka) fn held_main(&self) -> usize {
+        self.main_held.records
+    }
+
     /// Whether reading of a partition's webhooks should pause, given whether it does. The whole must be too much, not
     /// only this partition: a busy one may use what idle ones do not, and one that is not taken from stops alone.
     pub(in crate::kafka) fn pause_main(&self, partition: u32, paused: bool) -> bool {

@@ -207,6 +207,31 @@ fn a_commit_goes_once_unless_it_failed() {
     assert_eq!(inbox.take_commits(), [watermark(0, epoch, 2)]);
 }
 
+/// An answer never comes; what the statistics do not show in time goes once more.
+#[test]
+fn a_commit_that_is_not_seen_goes_again() {
+    let mut inbox = inbox(&[0]);
+    let epoch = inbox.epoch(0).expect("owned");
+    let mark = watermark(0, epoch, 5);
+    inbox.note(&[mark]);
+    assert_eq!(inbox.take_commits(), [mark]);
+    let hear = |inbox: &mut Inbox, committed_offset| {
+        let told = Told {
+            committed_offset,
+            ..Told::default()
+        };
+        inbox.hear(Topic::Webhooks, 0, told);
+        inbox.take_commits()
+    };
+    assert_eq!(hear(&mut inbox, None), []);
+    assert_eq!(hear(&mut inbox, Some(4)), []);
+    assert_eq!(hear(&mut inbox, Some(4)), [mark], "the third time");
+    assert_eq!(hear(&mut inbox, Some(4)), []);
+    for _ in 0..5 {
+        assert_eq!(hear(&mut inbox, Some(5)), [], "seen");
+    }
+}
+
 #[test]
 fn only_delay_commits_are_refreshed() {
     let mut inbox = inbox(&[0]);
@@ -331,9 +356,14 @@ fn a_large_delay_record_pauses_its_partition_alone() {
 #[test]
 fn positions_say_what_was_not_handed_out() {
     let mut inbox = inbox(&[0]);
-    inbox.hear(Topic::Webhooks, 0, Some(3), Some(9));
-    inbox.hear(S5, 0, None, Some(2));
-    inbox.hear(Topic::Webhooks, 5, Some(3), Some(9));
+    let told = |next_offset, end_offset| Told {
+        next_offset,
+        end_offset,
+        ..Told::default()
+    };
+    inbox.hear(Topic::Webhooks, 0, told(Some(3), Some(9)));
+    inbox.hear(S5, 0, told(None, Some(2)));
+    inbox.hear(Topic::Webhooks, 5, told(Some(3), Some(9)));
     let at = |next_offset, end_offset| Position {
         topic: Topic::Webhooks,
         partition: 0,
@@ -346,6 +376,79 @@ fn positions_say_what_was_not_handed_out() {
     assert_eq!(inbox.positions(), [at(4, 21)]);
     taken(&mut inbox, 9, 0);
     assert_eq!(inbox.positions(), [at(21, 21)]);
+}
+
+/// Retention went past what the group has finished.
+#[test]
+fn records_that_were_deleted_unfinished_are_told_once() {
+    let mut inbox = inbox(&[0]);
+    let mut hear = |begin_offset, committed_offset| {
+        let told = Told {
+            begin_offset,
+            committed_offset,
+            ..Told::default()
+        };
+        inbox.hear(Topic::Webhooks, 0, told)
+    };
+    assert_eq!(hear(Some(7), None), None, "nothing was ever committed");
+    assert_eq!(hear(None, Some(3)), None);
+    assert_eq!(hear(Some(3), Some(3)), None, "all before it was finished");
+    let skip = Skip {
+        committed_offset: 3,
+        begin_offset: 4,
+    };
+    assert_eq!(hear(Some(4), Some(3)), Some(skip));
+    assert_eq!(hear(Some(5), Some(3)), None, "told");
+    assert_eq!(
+        hear(Some(9), Some(6)).map(|skip| skip.begin_offset),
+        Some(9)
+    );
+    let epoch = inbox.epoch(0).expect("owned");
+    inbox.note(&[watermark(0, epoch, 12)]);
+    let told = Told {
+        begin_offset: Some(12),
+        committed_offset: Some(10),
+        ..Told::default()
+    };
+    assert_eq!(
+        inbox.hear(Topic::Webhooks, 0, told),
+        None,
+        "finished, and about to be committed"
+    );
+}
+
+#[test]
+fn readings_say_where_reading_is_and_whether_it_was_offered_room() {
+    let mut inbox = inbox(&[0, 4]);
+    inbox.hear(
+        S5,
+        4,
+        Told {
+            next_offset: Some(2),
+            drained_to: Some(3),
+            ..Told::default()
+        },
+    );
+    push(&mut inbox, Topic::Webhooks, 0, 8, 0);
+    let readings = inbox.readings(false, 0);
+    assert_eq!(readings.len(), 2 * (1 + DelayTier::ALL.len()));
+    let of = |topic, partition| readings[&(topic, partition)];
+    let expected = Reading {
+        epoch: inbox.epoch(4).expect("owned"),
+        next_offset: Some(2),
+        drained_to: Some(3),
+        full: false,
+    };
+    assert_eq!(of(S5, 4), expected);
+    assert_eq!(of(Topic::Webhooks, 0).next_offset, Some(9));
+    assert_eq!(of(Topic::Webhooks, 4).next_offset, None);
+    assert!(inbox.readings(true, 0)[&(Topic::Webhooks, 4)].full);
+    for offset in 9..12 {
+        push(&mut inbox, Topic::Webhooks, 0, offset, 0);
+    }
+    let full = |partition| inbox.readings(false, 0)[&(Topic::Webhooks, partition)].full;
+    assert!(full(0), "more than a quarter: it may be paused");
+    assert!(!full(4), "one that is full pauses alone");
 }
 
 #[test]

@@ -1,8 +1,9 @@
 //! Watermarks that were noted, and how far reading has come.
 
-use super::{Inbox, Mark};
+use super::{Inbox, Mark, Reading, Skip, Told};
 use crate::{Position, Watermark};
-use schemas::Topic;
+use schemas::{DelayTier, Topic};
+use std::collections::BTreeMap;
 
 // === impl Inbox: watermarks and positions ===
 
@@ -26,6 +27,7 @@ impl Inbox {
                     epoch: watermark.epoch,
                     noted,
                     sent: None,
+                    unseen: 0,
                 });
         }
     }
@@ -55,20 +57,68 @@ impl Inbox {
         }
     }
 
-    /// What the statistics say: `next_offset` counts until a record was read.
+    /// What the statistics say. They are the only word about a commit that nobody waited for: rdkafka 0.39 hands on no answer,
+    /// and librdkafka gives such a commit up when it meets a rebalance. `next_offset` counts until a record was read. Returns, once, that the log begins behind what
+    /// the group has finished: records were deleted unread, or before they ended.
     pub(in crate::kafka) fn hear(
         &mut self,
         topic: Topic,
         partition: u32,
-        next_offset: Option<i64>,
-        end_offset: Option<i64>,
-    ) {
+        told: Told,
+    ) -> Option<Skip> {
         if !self.owned.contains_key(&partition) {
-            return;
+            return None;
         }
+        let mark = self.marks.get_mut(&(topic, partition));
+        let noted = mark.map(|mark| {
+            mark.see(told.committed_offset);
+            mark.noted
+        });
         let heard = self.heard.entry((topic, partition)).or_default();
-        heard.next_offset = heard.next_offset.or(next_offset);
-        heard.end_offset = end_offset.or(heard.end_offset);
+        heard.next_offset = heard.next_offset.or(told.next_offset);
+        heard.end_offset = told.end_offset.or(heard.end_offset);
+        heard.drained_to = told.drained_to;
+        let committed_offset = told.committed_offset?;
+        let begin_offset = told.begin_offset?;
+        let skipped = begin_offset > committed_offset.max(noted.unwrap_or(committed_offset));
+        if !skipped || heard.skip_told == Some(committed_offset) {
+            return None;
+        }
+        heard.skip_told = Some(committed_offset);
+        Some(Skip {
+            committed_offset,
+            begin_offset,
+        })
+    }
+
+    /// How reading goes of all that is owned; `main_full`: reading of the webhooks was paused of late.
+    pub(in crate::kafka) fn readings(
+        &self,
+        main_full: bool,
+        now_ms: i64,
+    ) -> BTreeMap<(Topic, u32), Reading> {
+        let mut readings = BTreeMap::new();
+        for (&partition, &epoch) in &self.owned {
+            let mut add = |topic, full| {
+                let heard = self.heard.get(&(topic, partition));
+                let reading = Reading {
+                    epoch,
+                    next_offset: heard.and_then(|heard| heard.next_offset),
+                    drained_to: heard.and_then(|heard| heard.drained_to),
+                    full,
+                };
+                readings.insert((topic, partition), reading);
+            };
+            add(
+                Topic::Webhooks,
+                main_full || self.pause_main(partition, true),
+            );
+            for tier in DelayTier::ALL {
+                let full = self.pause_delay(tier, partition, true, now_ms);
+                add(Topic::Delay(tier), full);
+            }
+        }
+        readings
     }
 
     /// How far handing out has come, of what is known.
@@ -101,6 +151,7 @@ impl Inbox {
         for (&(topic, partition), mark) in &mut self.marks {
             if wanted(topic, partition, mark) {
                 mark.sent = Some(mark.noted);
+                mark.unseen = 0;
                 commits.push(Watermark {
                     topic,
                     partition,

@@ -174,6 +174,40 @@ async fn a_producer_that_acknowledges_nothing_is_replaced() {
     until("nothing waits", || producer.0.load.records() == 0).await;
 }
 
+/// Requests on their way for longer than their records may take (librdkafka 3584, 4438): all are answered, and what comes
+/// after them is acknowledged.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn requests_in_flight_beyond_their_timeout_wedge_nothing() {
+    let patience = Patience {
+        message_timeout_ms: 1_000,
+        ..PATIENCE
+    };
+    let stand = stand_with(patience, |_| {});
+    let producer = &stand.producer;
+    produce_in_the_end(producer).await;
+    let slow = Duration::from_secs(4);
+    stand.cluster.broker_round_trip_time(1, slow).expect("slow");
+    let waiting = (0..5).map(|n| {
+        let producer = producer.clone();
+        tokio::spawn(async move { producer.produce(record(&format!("k{n}"), 10)).await })
+    });
+    for waiting in waiting.collect::<Vec<_>>() {
+        let answer = tokio::time::timeout(DEADLINE, waiting).await;
+        let answer = answer.expect("in time").expect("no panic");
+        assert!(
+            matches!(answer, Err(ProduceError::Unacknowledged(_))),
+            "{answer:?}"
+        );
+    }
+    stand
+        .cluster
+        .broker_round_trip_time(1, Duration::ZERO)
+        .expect("fast");
+    produce_in_the_end(producer).await;
+    until("nothing waits", || producer.0.load.records() == 0).await;
+    assert_eq!(producer.ready(), Ok(()));
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_replaced_producer_answers_what_it_still_had() {
     let patience = Patience {
