@@ -106,7 +106,10 @@ impl<W> Door<W> {
         }
         // A line that is much shorter than the other may grow on, so that a full window does not shut it out.
         let shut_out = mine.saturating_mul(4) < other;
-        if millis(room_ms) > self.bounds.room_wait_ms || (over && !shut_out) {
+        // A few may always wait: a pause of the whole process looks like a destination that hangs, and like a flood after it.
+        let few = mine.saturating_add(other) < slots;
+        let slow = millis(room_ms) > self.bounds.room_wait_ms;
+        if !few && (slow || (over && !shut_out)) {
             let cause = if of_breaker {
                 Cause::Breaker
             } else {
@@ -346,6 +349,13 @@ mod tests {
             door.arrive(Class::First, false, 100),
             Answer::Wait(None)
         ));
+        for _ in 0..4 {
+            assert!(matches!(
+                door.arrive(Class::First, true, 4_004),
+                Answer::Wait(None)
+            ));
+            door.queue.push(Class::First, ());
+        }
         let late = refused(door.arrive(Class::First, false, 4_004));
         assert_eq!(late.cause, Cause::NoRoom);
     }
