@@ -66,6 +66,9 @@ Examples:
     /// Look at dead letters
     #[command(subcommand)]
     Dlq(DlqCommand),
+    /// See how destinations stand, pause and resume them
+    #[command(subcommand)]
+    Destinations(DestinationsCommand),
     /// Ask a sender for webhooks that did not arrive
     #[command(subcommand)]
     Reconcile(ReconcileCommand),
@@ -230,7 +233,7 @@ pub(crate) enum DlqCommand {
 /// `fencepost dlq list`.
 #[derive(Clone, Debug, Default, Args)]
 pub(crate) struct ListArgs {
-    /// Only this reason: rejected, gone, exhausted, expired, blocked, undecodable, unknown_destination
+    /// Only this reason: rejected, gone, exhausted, expired, blocked, undecodable, unknown_destination, destination_paused
     #[arg(long)]
     pub reason: Option<String>,
     /// Only this destination
@@ -248,6 +251,41 @@ pub(crate) struct ListArgs {
     /// Print one JSON object a line
     #[arg(long)]
     pub json: bool,
+}
+
+/// `fencepost destinations …`.
+#[derive(Debug, Subcommand)]
+pub(crate) enum DestinationsCommand {
+    /// Show how each destination stands: active, failing or paused, since when and why
+    List {
+        /// Print one JSON object a line
+        #[arg(long)]
+        json: bool,
+    },
+    /// Send nothing more to a destination until it is resumed, whichever dispatcher it is
+    #[command(
+        after_help = "What is under way is not stopped. `destinations.<name>.pause.deliveries` says what becomes of deliveries \
+meanwhile.
+
+Example:
+  fencepost destinations pause billing --note \"moving to the new cluster, ask Kim\""
+    )]
+    Pause(PauseArgs),
+    /// Send to a destination again, and forget since when it fails
+    Resume {
+        /// Destination, as in `[destinations.<name>]`
+        name: String,
+    },
+}
+
+/// `fencepost destinations pause`.
+#[derive(Debug, Args)]
+pub(crate) struct PauseArgs {
+    /// Destination, as in `[destinations.<name>]`
+    pub name: String,
+    /// Who or why, for those who see it paused: at most 200 characters
+    #[arg(long, value_name = "TEXT")]
+    pub note: Option<String>,
 }
 
 /// `fencepost reconcile …`.

@@ -6,6 +6,7 @@ mod check;
 mod child;
 mod config;
 mod demo;
+mod destinations;
 mod dlq;
 mod failure;
 mod files;
@@ -92,6 +93,10 @@ async fn run(cli: Cli) -> Result<ExitCode, Failure> {
         }
         Command::Dlq(DlqCommand::List(args)) => {
             show(&dlq::list(&args, &sound(load()?)?, Clock::system()).await?)?;
+        }
+        Command::Destinations(command) => {
+            let now_ms = Clock::system().now_ms();
+            show(&destinations::run(&command, &sound(load()?)?, now_ms).await?)?;
         }
         Command::Reconcile(ReconcileCommand::Github(args)) => {
             return reconcile::github(&args, &sound(load()?)?, Clock::system()).await;

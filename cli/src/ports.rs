@@ -2,4 +2,5 @@
 
 pub(crate) mod log;
 pub(crate) mod peek;
+pub(crate) mod standings;
 pub(crate) mod store;

@@ -410,7 +410,11 @@ fn kept_from_ms(row: &Row) -> i64 {
 /// Only a first delivery opens again: a record that some attempt scheduled belongs to the life that ended.
 fn reopens(row: &Row, ask: &ClaimAsk) -> bool {
     let policy = match ask.reopen {
-        Reopen::Exhausted => matches!(row.reason, Some(Reason::Exhausted | Reason::Expired)),
+        // What was paused was never tried: it failed for want of time too.
+        Reopen::Exhausted => matches!(
+            row.reason,
+            Some(Reason::Exhausted | Reason::Expired | Reason::DestinationPaused)
+        ),
         Reopen::AnyFailed => true,
         Reopen::Never => false,
     };

@@ -10,6 +10,7 @@ mod keeping;
 mod leases;
 mod moving;
 mod racing;
+mod standing;
 
 pub use claiming::*;
 pub use ended::*;
@@ -17,6 +18,7 @@ pub use keeping::*;
 pub use leases::*;
 pub use moving::*;
 pub use racing::*;
+pub use standing::*;
 
 use crate::{Claim, ClaimAsk, Held, Reopen, Retention, Row, Status, Store, StoreError, Transition};
 use schemas::{DeliveryKey, Reason};
@@ -104,6 +106,11 @@ macro_rules! conformance_tests {
             copies_of_one_claim_all_win_once
             complete_and_takeover_exclude_each_other
             different_keys_do_not_disturb_each_other
+            a_destination_that_nothing_was_noted_of_is_not_listed
+            every_column_of_a_standing_is_kept
+            a_standing_follows_the_revision_that_was_seen
+            of_many_writers_of_a_standing_one_gets_its_way
+            standings_survive_a_reopening_of_the_store
             the_store_is_ready
         }
     };

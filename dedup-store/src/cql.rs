@@ -1,4 +1,5 @@
-//! The store of production: ScyllaDB or Cassandra, one row per delivery, one conditional statement per write.
+//! The store of production: ScyllaDB or Cassandra, one row per delivery, one conditional statement per write. How the
+//! destinations stand is a small table beside (`standings`).
 //!
 //! Every call is the same loop: decide on the row as it was last seen ([`claim`]), write the new row if the server still
 //! sees the same, otherwise look again. The first round costs one statement: a claim starts from an absent row, a
@@ -22,12 +23,13 @@ mod fault;
 mod issue;
 mod schema;
 mod seen;
+mod standings;
 mod statement;
 
 pub use schema::{Migrated, migrate};
 
 use crate::{
-    Store, StoreError,
+    Noted, Standing, Standings, Store, StoreError,
     claim::{self, Claim, ClaimAsk, Held, Renewal, Retention, Row, Status, Step, To, Transition},
     config::CqlConfig,
 };
@@ -228,6 +230,18 @@ impl Store for CqlStore {
         let deadline = connect::within(self.shared.deadline);
         let seen = self.shared.read(key, deadline).await?;
         self.shared.live(seen.as_ref(), now_ms)
+    }
+
+    async fn standings(&self) -> Result<Standings, StoreError> {
+        let deadline = connect::within(self.shared.deadline);
+        let (issuer, statements) = (&self.shared.issuer, &self.shared.statements.standings);
+        standings::all(issuer, statements, deadline).await
+    }
+
+    async fn set_standing(&self, destination: &str, new: &Standing) -> Result<Noted, StoreError> {
+        let deadline = connect::within(self.shared.deadline);
+        let (issuer, statements) = (&self.shared.issuer, &self.shared.statements.standings);
+        standings::set(issuer, statements, destination, new, deadline).await
     }
 
     async fn ready(&self) -> Result<(), StoreError> {

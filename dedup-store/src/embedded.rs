@@ -1,15 +1,18 @@
-//! The store of a laptop: SQLite in one directory, durable, for one process.
+//! The store of a laptop: SQLite in one directory, durable, for one process. A tool may look at it beside that process
+//! ([`peek`]) and say how destinations shall stand ([`beside`]).
 //!
 //! One thread owns the file. It takes every call that waits, decides them one after the other inside one transaction, and
 //! answers after the commit: under load many calls share one flush to the disk, and no answer is given for something a
 //! power cut could take back.
 
+pub mod beside;
 pub mod peek;
+mod standings;
 mod table;
 mod writer;
 
 use crate::{
-    Claim, ClaimAsk, Held, Renewal, Row, Store, StoreError, Transition,
+    Claim, ClaimAsk, Held, Noted, Renewal, Row, Standing, Standings, Store, StoreError, Transition,
     claim::{self, Sees, Step, To},
     config::EmbeddedConfig,
 };
@@ -179,6 +182,17 @@ impl Store for EmbeddedStore {
     async fn get(&self, key: &DeliveryKey, now_ms: i64) -> Result<Option<Row>, StoreError> {
         self.apply(key, Sees::Live, now_ms, |row| Step::Answer(row.cloned()))
             .await
+    }
+
+    async fn standings(&self) -> Result<Standings, StoreError> {
+        let (reply, answer) = oneshot::channel();
+        self.within_deadline(Job::standings(reply), answer).await
+    }
+
+    async fn set_standing(&self, destination: &str, new: &Standing) -> Result<Noted, StoreError> {
+        let (reply, answer) = oneshot::channel();
+        let job = Job::set_standing(destination.to_owned(), new.clone(), reply);
+        self.within_deadline(job, answer).await
     }
 
     async fn ready(&self) -> Result<(), StoreError> {

@@ -1,4 +1,4 @@
-//! The port to the claims: who may work on a delivery.
+//! The port to the claims: who may work on a delivery. Beside them stands which destinations are paused.
 //!
 //! # What every implementation promises
 //!
@@ -11,6 +11,7 @@
 //! - A stale token changes nothing: [`Transition::LeaseLost`].
 //! - A row whose retention has passed is absent for claims and reads. Its owner still renews and moves it for as long as
 //!   it is there and nobody else has claimed the delivery: what was done must not be forgotten because a clock jumped.
+//! - How a destination stands is a row of its own, written by compare-and-set on its revision ([`standing::turn`]).
 //! - `now_ms` comes from the caller; a store reads no clock to decide who may work.
 //!
 //! `cql` is the store of production (ScyllaDB, Cassandra), `embedded` the durable one of a laptop, `memory` the one of
@@ -25,10 +26,12 @@ pub mod conformance;
 pub mod cql;
 pub mod embedded;
 pub mod memory;
+pub mod standing;
 
 pub use claim::{Claim, ClaimAsk, Held, Renewal, Retention, Row, Status, Transition};
 pub use config::StoreConfig;
 pub use schemas::Reopen;
+pub use standing::{Noted, PauseCause, Paused, Standing, Standings};
 
 use schemas::{DeliveryKey, Reason};
 use std::future::Future;
@@ -97,6 +100,23 @@ pub trait Store: Clone + Send + Sync + 'static {
         key: &DeliveryKey,
         now_ms: i64,
     ) -> impl Future<Output = Result<Option<Row>, StoreError>> + Send;
+
+    /// How the destinations stand, as the last finished writes left it: those that something was noted of.
+    ///
+    /// # Errors
+    /// See [`StoreError`].
+    fn standings(&self) -> impl Future<Output = Result<Standings, StoreError>> + Send;
+
+    /// Notes how a destination stands, if it still stands as `new` [follows](Standing::follows). What was noted does not
+    /// expire.
+    ///
+    /// # Errors
+    /// See [`StoreError`].
+    fn set_standing(
+        &self,
+        destination: &str,
+        new: &Standing,
+    ) -> impl Future<Output = Result<Noted, StoreError>> + Send;
 
     /// Whether the store answers; the error says why not. Readiness asks it.
     ///

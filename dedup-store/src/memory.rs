@@ -1,8 +1,10 @@
 //! The store of tests and simulations: a map in this process, with faults on demand.
 
 use crate::{
-    Claim, ClaimAsk, Held, Renewal, Retention, Row, Store, StoreError, Transition,
+    Claim, ClaimAsk, Held, Noted, Renewal, Retention, Row, Standing, Standings, Store, StoreError,
+    Transition,
     claim::{self, Sees, Step, To},
+    standing::{self, Turn},
 };
 use schemas::{DeliveryKey, Reason};
 use std::{
@@ -24,6 +26,7 @@ pub struct MemoryStore {
 #[derive(Debug, Default)]
 struct State {
     rows: BTreeMap<DeliveryKey, Row>,
+    standings: Standings,
     writes: u64,
     faults: Faults,
 }
@@ -175,6 +178,30 @@ impl Store for MemoryStore {
     async fn get(&self, key: &DeliveryKey, now_ms: i64) -> Result<Option<Row>, StoreError> {
         self.apply(key, Sees::Live, now_ms, |row| Step::Answer(row.cloned()))
             .await
+    }
+
+    async fn standings(&self) -> Result<Standings, StoreError> {
+        self.wait().await;
+        let mut state = self.lock();
+        state.faults.refuse()?;
+        let standings = state.standings.clone();
+        state.faults.lose()?;
+        Ok(standings)
+    }
+
+    async fn set_standing(&self, destination: &str, new: &Standing) -> Result<Noted, StoreError> {
+        self.wait().await;
+        let mut state = self.lock();
+        state.faults.refuse()?;
+        let noted = match standing::turn(state.standings.get(destination), new) {
+            Turn::Answer(noted) => noted,
+            Turn::Write => {
+                state.standings.insert(destination.to_owned(), new.clone());
+                Noted::Written
+            }
+        };
+        state.faults.lose()?;
+        Ok(noted)
     }
 
     async fn ready(&self) -> Result<(), StoreError> {

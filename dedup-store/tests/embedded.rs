@@ -1,11 +1,11 @@
 //! The embedded store against the suite, and what only it promises.
 
 use dedup_store::{
-    Claim, ClaimAsk, Reopen, Retention, Store, StoreError, Transition,
+    Claim, ClaimAsk, Noted, PauseCause, Reopen, Retention, Standing, Store, StoreError, Transition,
     claim::KEPT_FOR_OWNER_MS,
     config::{EmbeddedConfig, RetentionConfig},
     conformance::{Harness, RETENTION, START_MS},
-    embedded::{EmbeddedStore, peek},
+    embedded::{EmbeddedStore, beside::Beside, peek},
 };
 use futures::future::join_all;
 use schemas::DeliveryKey;
@@ -305,6 +305,69 @@ async fn a_look_sees_what_was_answered_while_the_store_is_open_and_after() {
         .expect("a later layout");
     let later = peek::get(&config, &known.key, START_MS);
     assert!(matches!(later, Err(StoreError::Refused(_))), "{later:?}");
+}
+
+/// The operator's tool and the process that has the directory open take turns, in both directions.
+#[tokio::test]
+async fn a_tool_notes_standings_beside_the_open_store() {
+    let dir = TempDir::new().expect("a directory for the test");
+    let config = config(dir.path(), RETENTION);
+    let missing = Beside::open(&config);
+    assert!(
+        matches!(missing, Err(StoreError::Refused(_))),
+        "{missing:?}"
+    );
+    assert_eq!(dir.path().read_dir().expect("a directory").count(), 0);
+
+    let store = open(dir.path(), RETENTION);
+    let paused = Standing::default().pause(START_MS, PauseCause::Manual, "moving");
+    let tool = Beside::open(&config).expect("beside");
+    assert_eq!(tool.set_standing("billing", &paused), Ok(Noted::Written));
+    let seen = store.standings().await.expect("an answer");
+    assert_eq!(seen.get("billing"), Some(&paused));
+    let resumed = paused.resume(START_MS + 1);
+    assert_eq!(
+        store.set_standing("billing", &resumed).await,
+        Ok(Noted::Written)
+    );
+    assert_eq!(tool.set_standing("billing", &paused), Ok(Noted::Outdated));
+    assert_eq!(
+        tool.standings().expect("a look").get("billing"),
+        Some(&resumed)
+    );
+    let look = peek::Peek::open(&config).expect("a look").standings();
+    assert_eq!(look.expect("a look").get("billing"), Some(&resumed));
+    // Under load, both get their turns.
+    let asks: Vec<_> = (0..200).map(|_| ask()).collect();
+    let claims = join_all(asks.iter().map(|ask| store.claim(ask, START_MS)));
+    let notes = tokio::task::spawn_blocking(move || {
+        let mut standing = resumed;
+        for at in 0..20 {
+            standing = standing.failing(Some(START_MS + at));
+            assert_eq!(tool.set_standing("billing", &standing), Ok(Noted::Written));
+        }
+    });
+    let (claims, notes) = tokio::join!(claims, notes);
+    assert!(claims.iter().all(Result::is_ok));
+    notes.expect("all written");
+}
+
+/// A file from before there were standings: a look finds none, opening it makes the table.
+#[tokio::test]
+async fn a_file_without_standings_gets_them() {
+    let dir = TempDir::new().expect("a directory for the test");
+    let config = config(dir.path(), RETENTION);
+    drop(open(dir.path(), RETENTION));
+    let file = rusqlite::Connection::open(dir.path().join("claims.db")).expect("the file");
+    file.execute_batch("DROP TABLE standings").expect("older");
+    let look = peek::Peek::open(&config).expect("a look");
+    assert_eq!(look.standings(), Ok(std::collections::BTreeMap::new()));
+    assert_eq!(look.get(&ask().key, START_MS), Ok(None));
+    let first = Standing::default().failing(Some(START_MS));
+    let tool = Beside::open(&config).expect("beside");
+    assert_eq!(tool.set_standing("billing", &first), Ok(Noted::Written));
+    let store = open(dir.path(), RETENTION);
+    assert_eq!(store.standings().await.expect("an answer").len(), 1);
 }
 
 fn config(dir: &Path, retention: Retention) -> EmbeddedConfig {

@@ -3,6 +3,7 @@
 mod auth;
 mod destination;
 mod gate;
+mod pause;
 mod proxy;
 mod retry;
 mod tls;
@@ -10,6 +11,7 @@ mod tls;
 pub use auth::{AuthConfig, BasicConfig, ClientAuth, HeaderText, OAuth2Config};
 pub use destination::{DestinationConfig, SigningConfig, SigningScheme};
 pub use gate::{BreakerConfig, RateConfig};
+pub use pause::{PauseConfig, WhilePaused};
 pub use proxy::ProxyConfig;
 pub use retry::RetryConfig;
 pub use tls::TlsConfig;

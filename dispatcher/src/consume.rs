@@ -5,6 +5,7 @@ mod figures;
 use crate::{
     consume::figures::Figures,
     partitions::{Partitions, Ticket},
+    pause,
     process::{self, Finished, Infra, Job, Path, Place},
     publish, routes,
     send::Send,
@@ -99,6 +100,14 @@ pub async fn run<L: EventLog, S: Store, H: Send>(
     status: Status,
     shutdown: CancellationToken,
 ) -> Result<(), RunError> {
+    // Before the first attempt. A store that does not answer lets nobody claim anything either.
+    tokio::select! {
+        biased;
+        () = shutdown.cancelled() => return Ok(()),
+        looked = pause::look(&path) => if let Err(error) = looked {
+            tracing::warn!(%error, "can not see which destinations are paused yet");
+        },
+    }
     let consumer = path.log.consumer().await?;
     let timeouts = path.destinations.values().map(|it| it.timeout);
     let mut this = Loop {
@@ -115,7 +124,12 @@ pub async fn run<L: EventLog, S: Store, H: Send>(
         log_paused_until: Instant::now(),
         status,
     };
-    let result = this.take(&shutdown).await;
+    let path = Arc::clone(&this.path);
+    let result = tokio::select! {
+        biased;
+        result = this.take(&shutdown) => result,
+        never = Box::pin(pause::watch(&path)) => match never {},
+    };
     this.wind_up().await;
     result
 }

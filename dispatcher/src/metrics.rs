@@ -28,6 +28,7 @@ pub struct Metrics {
     unrouted: Counter<u64>,
     infrastructure_errors: Counter<u64>,
     in_flight: Gauge<u64>,
+    destination_paused: Gauge<u64>,
     partitions_owned: Gauge<u64>,
     lag: Gauge<i64>,
     loads: Loads,
@@ -85,6 +86,10 @@ impl Metrics {
                 "failed calls of the log or the store, tried again",
             ),
             in_flight: gauge("fencepost_in_flight", "deliveries in work"),
+            destination_paused: gauge(
+                "fencepost_destination_paused",
+                "1 while a destination is paused, by cause",
+            ),
             partitions_owned: gauge("fencepost_partitions_owned", "partitions of this process"),
             lag: meter
                 .i64_gauge("fencepost_partition_lag")
@@ -134,7 +139,7 @@ impl Metrics {
         self.gate_limit.record(limit as u64, &destination);
     }
 
-    /// A delivery was put off: a cause of the gate, or `busy`.
+    /// A delivery was put off: a cause of the gate, `paused` or `busy`.
     pub fn deferred(&self, destination: &str, cause: &'static str) {
         let cause = KeyValue::new("cause", cause);
         self.deferred.add(
@@ -167,6 +172,15 @@ impl Metrics {
     pub fn infrastructure_error(&self, port: &'static str) {
         self.infrastructure_errors
             .add(1, &[KeyValue::new("port", port)]);
+    }
+
+    /// A destination is paused for this cause, or is no more: `failing`, `gone` or `manual`.
+    pub fn paused(&self, destination: &str, cause: &'static str, paused: bool) {
+        let destination = KeyValue::new("destination", destination.to_owned());
+        self.destination_paused.record(
+            u64::from(paused),
+            &[destination, KeyValue::new("cause", cause)],
+        );
     }
 
     /// Deliveries in work, bytes of their bodies, and partitions owned, now.

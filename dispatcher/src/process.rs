@@ -6,12 +6,15 @@ mod settle;
 mod wait;
 
 use crate::{
-    config::{DestinationConfig, DispatcherConfig, RetryConfig, RouteConfig, SourcePolicy},
+    config::{
+        DestinationConfig, DispatcherConfig, RetryConfig, RouteConfig, SourcePolicy, WhilePaused,
+    },
     decide::{self, Decision, Standing},
     gate::{Entered, Entry, Gates},
     limits::HeldBudget,
     metrics::Metrics,
     outcome::Outcome,
+    pause::Pauses,
     publish::{self, Ending},
     send::{Attempt, Send},
     waiting::{On, Waiting},
@@ -31,6 +34,7 @@ use uuid::Uuid;
 pub struct Path<L, S, H> {
     parts: Parts<L, S, H>,
     gates: Gates,
+    pub(crate) pauses: Pauses,
     pub(crate) held: HeldBudget,
     pub(crate) metrics: Metrics,
 }
@@ -155,8 +159,12 @@ pub async fn process<L: EventLog, S: Store, H: Send>(
     }
     let mut parked = wait::Parked::default();
     loop {
+        let paused = wait::paused(path, job);
+        if paused == Some(WhilePaused::Wait) {
+            return wait::defer(path, job, wait::Cause::Paused).await;
+        }
         job.waiting.on(On::Room);
-        let room = match wait::room(path, job).await? {
+        let room = match wait::room(path, job, paused).await? {
             Entry::Entered(room) => room,
             Entry::Refused(refused) => {
                 return wait::defer(path, job, wait::Cause::Refused(refused)).await;
@@ -165,7 +173,7 @@ pub async fn process<L: EventLog, S: Store, H: Send>(
         // 1
         job.waiting.on(On::Claim);
         let claimed = match claim(path, job).await? {
-            Claim::Claimed(held) => won(path, job, held),
+            Claim::Claimed(held) => won(path, job, held, paused),
             Claim::Busy {
                 until_ms,
                 in_transition,
@@ -278,7 +286,12 @@ fn fresh_token<L, S, H>(path: &Path<L, S, H>) -> Uuid {
 }
 
 /// Writes down what the claim tells of an earlier attempt, and decides whether another one may be made.
-fn won<L, S, H>(path: &Path<L, S, H>, job: &mut Job, held: Held) -> Claimed {
+fn won<L, S, H>(
+    path: &Path<L, S, H>,
+    job: &mut Job,
+    held: Held,
+    paused: Option<WhilePaused>,
+) -> Claimed {
     if held.row.generation > job.delivery.generation {
         // Opened again: the earlier life's attempts belong to its own dead letter.
         job.delivery.history.clear();
@@ -307,6 +320,7 @@ fn won<L, S, H>(path: &Path<L, S, H>, job: &mut Job, held: Held) -> Claimed {
         Some(destination) => {
             let standing = standing(job, &held);
             decide::before_attempt(standing, &destination.retry, path.clock.now_ms())
+                .or(paused.map(|_| Reason::DestinationPaused))
         }
     };
     Claimed { held, give_up }
@@ -387,6 +401,7 @@ fn note<L, S, H>(
         Decision::DeadLetter { reason } => ("dead_letter", reason.as_str(), None),
     };
     let delivery = &mut job.delivery;
+    path.pauses.saw(&delivery.destination, outcome, ended_at_ms);
     path.metrics
         .attempt(&delivery.destination, outcome.kind, seconds(duration_ms));
     info!(
@@ -484,6 +499,7 @@ impl<L, S, H> Path<L, S, H> {
         let metrics = Metrics::new();
         Self {
             gates: Gates::new(&parts.destinations, &parts.config, &metrics),
+            pauses: Pauses::new(&parts.destinations),
             held: HeldBudget::new(parts.config.held_bytes_max),
             metrics,
             parts,

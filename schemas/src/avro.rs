@@ -90,7 +90,9 @@ impl Record {
     pub fn other_texts(self) -> &'static [&'static str] {
         match self {
             // There has been one version of each so far.
-            Self::Webhook | Self::Delivery | Self::DeadLetter => &[],
+            Self::Webhook | Self::Delivery => &[],
+            // Without the reason `destination_paused`.
+            Self::DeadLetter => &[include_str!("../avro/former/dead_letter.1.avsc")],
         }
     }
 

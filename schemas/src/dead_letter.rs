@@ -100,6 +100,8 @@ pub enum Reason {
     Undecodable,
     /// The destination is no longer configured.
     UnknownDestination,
+    /// The destination was paused, and what is paused there is given up.
+    DestinationPaused,
     /// A symbol that this version does not know.
     Other,
 }
@@ -121,7 +123,7 @@ pub fn dead_letter_id(key: &DeliveryKey, generation: u32) -> String {
 
 impl Reason {
     /// Every reason that this version writes.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::Rejected,
         Self::Gone,
         Self::Exhausted,
@@ -129,6 +131,7 @@ impl Reason {
         Self::Blocked,
         Self::Undecodable,
         Self::UnknownDestination,
+        Self::DestinationPaused,
     ];
 
     /// Stable name, as on the wire, in the store, in logs and in metrics.
@@ -141,6 +144,7 @@ impl Reason {
             Self::Blocked => "blocked",
             Self::Undecodable => "undecodable",
             Self::UnknownDestination => "unknown_destination",
+            Self::DestinationPaused => "destination_paused",
             Self::Other => "other",
         }
     }

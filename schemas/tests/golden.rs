@@ -15,7 +15,7 @@ use uuid::{Uuid, uuid};
 const FINGERPRINTS: [(Record, u64); 3] = [
     (Record::Webhook, 0x3aaf_c4bb_16b7_3f40),
     (Record::Delivery, 0x045c_33da_d5b6_938c),
-    (Record::DeadLetter, 0x0b73_a4d6_3492_25b4),
+    (Record::DeadLetter, 0x574a_dbba_a426_0a45),
 ];
 
 #[test]
@@ -50,6 +50,15 @@ fn golden_bytes_decode_and_encode_again() {
         assert_eq!(confluent.decode_dead_letter(golden), Ok(dead_letter()));
         assert_eq!(codec.encode_dead_letter(&dead_letter()).unwrap(), golden);
     }
+}
+
+/// What stands in a topic from before `destination_paused` was a reason.
+#[test]
+fn dead_letters_of_the_former_version_are_read() {
+    let former: &[u8] = include_bytes!("golden/dead_letter.1.single.bin");
+    assert_ne!(former, golden(Record::DeadLetter));
+    let read = Codec::default().decode_dead_letter(former);
+    assert_eq!(read, Ok(dead_letter()));
 }
 
 #[test]
@@ -226,7 +235,7 @@ fn newer_bytes_are_read_without_what_is_unknown() {
             );
         }
         if record == Record::DeadLetter {
-            set(&mut value, "reason", Value::Enum(8, "melted".to_owned()));
+            set(&mut value, "reason", Value::Enum(9, "melted".to_owned()));
             let read = codec
                 .decode_dead_letter(&framed(&newer, &write(&newer, &value)))
                 .unwrap();
@@ -263,7 +272,7 @@ fn other_versions_read_our_bytes() {
         let older = Schema::parse_str(&older.to_string()).unwrap();
         let (_, value) = resolve(record.text(), golden(record), &older);
         if record == Record::DeadLetter {
-            assert_eq!(get(&value, "reason"), &Value::Enum(6, "other".to_owned()));
+            assert_eq!(get(&value, "reason"), &Value::Enum(7, "other".to_owned()));
         }
     }
 }

@@ -192,6 +192,7 @@ allow_http = true
 allow_cidrs = ["127.0.0.0/8"]
 concurrency = 32
 retry = {{ base = "5s", factor = 1.0, attempts_max = {attempts_max} }}
+pause = {{ on_gone = false }}
 [[routes]]
 source = "github"
 {events}to = ["{name}"]

@@ -5,7 +5,7 @@ use super::{
     store::{self, AnyStore},
 };
 use crate::failure::Failure;
-use dedup_store::{Row, Store, config::StoreConfig, embedded};
+use dedup_store::{Row, Standings, Store, config::StoreConfig, embedded};
 use event_log::{EventLog, LogError, Page, config::LogConfig, embedded::peek::Peek};
 use runtime::Clock;
 use schemas::{DeliveryKey, Topic};
@@ -84,6 +84,17 @@ impl Rows {
         match self {
             Self::Embedded(peek) => Ok(peek.get(key, now_ms)?),
             Self::Shared(store) => Ok(store.get(key, now_ms).await?),
+        }
+    }
+
+    /// How the destinations stand.
+    ///
+    /// # Errors
+    /// [`Failure::Unavailable`].
+    pub(crate) async fn standings(&self) -> Result<Standings, Failure> {
+        match self {
+            Self::Embedded(peek) => Ok(peek.standings()?),
+            Self::Shared(store) => Ok(store.standings().await?),
         }
     }
 }

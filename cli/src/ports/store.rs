@@ -4,7 +4,7 @@ use crate::failure::Failure;
 #[cfg(feature = "cql")]
 use dedup_store::cql::CqlStore;
 use dedup_store::{
-    Claim, ClaimAsk, Held, Renewal, Row, Store, StoreError, Transition,
+    Claim, ClaimAsk, Held, Noted, Renewal, Row, Standing, Standings, Store, StoreError, Transition,
     config::{EmbeddedConfig, StoreConfig},
     embedded::EmbeddedStore,
 };
@@ -123,6 +123,22 @@ impl Store for AnyStore {
             Self::Embedded(store) => store.get(key, now_ms).await,
             #[cfg(feature = "cql")]
             Self::Cql(store) => store.get(key, now_ms).await,
+        }
+    }
+
+    async fn standings(&self) -> Result<Standings, StoreError> {
+        match self {
+            Self::Embedded(store) => store.standings().await,
+            #[cfg(feature = "cql")]
+            Self::Cql(store) => store.standings().await,
+        }
+    }
+
+    async fn set_standing(&self, destination: &str, new: &Standing) -> Result<Noted, StoreError> {
+        match self {
+            Self::Embedded(store) => store.set_standing(destination, new).await,
+            #[cfg(feature = "cql")]
+            Self::Cql(store) => store.set_standing(destination, new).await,
         }
     }
 

@@ -45,7 +45,10 @@ pub async fn reopening_follows_the_policy(harness: &impl Harness) {
     for reopen in [Reopen::Exhausted, Reopen::AnyFailed, Reopen::Never] {
         for reason in Reason::ALL {
             let opens = match reopen {
-                Reopen::Exhausted => matches!(reason, Reason::Exhausted | Reason::Expired),
+                Reopen::Exhausted => matches!(
+                    reason,
+                    Reason::Exhausted | Reason::Expired | Reason::DestinationPaused
+                ),
                 Reopen::AnyFailed => true,
                 Reopen::Never => false,
             };

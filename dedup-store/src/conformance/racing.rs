@@ -159,7 +159,7 @@ fn claims(answers: impl Iterator<Item = Result<Claim, StoreError>>) -> Vec<Held>
 }
 
 /// Runs `count` tasks that start together.
-async fn at_once<T, F>(count: usize, mut task: impl FnMut(usize) -> F) -> Vec<T>
+pub(super) async fn at_once<T, F>(count: usize, mut task: impl FnMut(usize) -> F) -> Vec<T>
 where
     T: Send + 'static,
     F: Future<Output = T> + Send + 'static,

@@ -3,8 +3,8 @@
 use super::{fault, fault::Fault, seen::Answer, statement::Values};
 use crate::StoreError;
 use scylla::{
-    client::session::Session, errors::ExecutionError, statement::prepared::PreparedStatement,
-    value::Row,
+    client::session::Session, errors::ExecutionError, response::query_result::QueryRowsResult,
+    statement::prepared::PreparedStatement, value::Row,
 };
 use std::time::Duration;
 use tokio::{
@@ -22,10 +22,13 @@ pub(super) struct Issuer {
     permits: Semaphore,
 }
 
+/// Makes what is wanted of the rows of an answer.
+pub(super) type Parse<T> = fn(&QueryRowsResult) -> Result<T, StoreError>;
+
 /// One try.
-enum Tried {
-    Answered(Answer),
-    Failed(ExecutionError),
+enum Tried<T> {
+    Answered(T),
+    Failed(Box<ExecutionError>),
     Unreadable(StoreError),
 }
 
@@ -60,7 +63,8 @@ impl Issuer {
         values: &Values,
         deadline: Instant,
     ) -> Result<Answer, StoreError> {
-        self.issue(statement, values, deadline, TooLate::of("writing"))
+        let writing = TooLate::of("writing");
+        self.issue(statement, values, deadline, writing, first_row)
             .await
     }
 
@@ -74,20 +78,36 @@ impl Issuer {
         values: &Values,
         deadline: Instant,
     ) -> Result<Answer, StoreError> {
-        self.issue(statement, values, deadline, TooLate::of("reading"))
+        self.read_all(statement, values, deadline, first_row).await
+    }
+
+    /// The same for a read of many rows.
+    ///
+    /// # Errors
+    /// See [`StoreError`].
+    pub(super) async fn read_all<T>(
+        &self,
+        statement: &PreparedStatement,
+        values: &Values,
+        deadline: Instant,
+        parse: Parse<T>,
+    ) -> Result<T, StoreError> {
+        self.issue(statement, values, deadline, TooLate::of("reading"), parse)
             .await
     }
 
-    async fn issue(
+    async fn issue<T>(
         &self,
         statement: &PreparedStatement,
         values: &Values,
         deadline: Instant,
         mut last: TooLate,
-    ) -> Result<Answer, StoreError> {
+        parse: Parse<T>,
+    ) -> Result<T, StoreError> {
         loop {
             let permit = turn(&self.permits, deadline, &last).await?;
-            let tried = tokio::time::timeout_at(deadline, self.once(statement, values)).await;
+            let tried =
+                tokio::time::timeout_at(deadline, self.once(statement, values, parse)).await;
             drop(permit);
             match tried {
                 Err(_elapsed) => {
@@ -111,31 +131,39 @@ impl Issuer {
         }
     }
 
-    async fn once(&self, statement: &PreparedStatement, values: &Values) -> Tried {
+    async fn once<T>(
+        &self,
+        statement: &PreparedStatement,
+        values: &Values,
+        parse: Parse<T>,
+    ) -> Tried<T> {
         let result = match Box::pin(self.session.execute_unpaged(statement, values)).await {
             Ok(result) => result,
-            Err(error) => return Tried::Failed(error),
+            Err(error) => return Tried::Failed(Box::new(error)),
         };
-        let read = || {
-            let rows = result
-                .into_rows_result()
-                .map_err(|error| error.to_string())?;
-            let row = rows
-                .maybe_first_row::<Row>()
-                .map_err(|error| error.to_string())?;
-            let names = rows.column_specs();
-            let names = names.iter().map(|column| column.name());
-            let values = row.map(|row| row.columns).unwrap_or_default();
-            Ok::<_, String>(Answer::read(names.zip(values)))
-        };
-        match read() {
-            Ok(Ok(answer)) => Tried::Answered(answer),
-            Ok(Err(error)) => Tried::Unreadable(error),
-            Err(cause) => Tried::Unreadable(StoreError::Refused(format!(
-                "can not read the answer: {cause}"
-            ))),
+        let rows = result
+            .into_rows_result()
+            .map_err(|error| unreadable(&error));
+        match rows.and_then(|rows| parse(&rows)) {
+            Ok(answer) => Tried::Answered(answer),
+            Err(error) => Tried::Unreadable(error),
         }
     }
+}
+
+/// The first row of an answer, by the names of its columns.
+fn first_row(rows: &QueryRowsResult) -> Result<Answer, StoreError> {
+    let row = rows
+        .maybe_first_row::<Row>()
+        .map_err(|error| unreadable(&error))?;
+    let names = rows.column_specs();
+    let names = names.iter().map(|column| column.name());
+    let values = row.map(|row| row.columns).unwrap_or_default();
+    Answer::read(names.zip(values))
+}
+
+pub(super) fn unreadable(error: &dyn std::fmt::Display) -> StoreError {
+    StoreError::Refused(format!("can not read the answer: {error}"))
 }
 
 // === impl TooLate ===

@@ -1,7 +1,7 @@
-//! Keyspace and table of the claims: their DDL for each server, making them, checking them at start.
+//! Keyspace and tables: their DDL for each server, making them, checking them at start.
 
 use super::{
-    connect,
+    connect, standings,
     statement::{COLUMNS, KEY, TABLE, TTL_SECS_MAX},
 };
 use crate::{
@@ -38,7 +38,7 @@ struct Column {
     kind: String,
 }
 
-/// Makes the keyspace and the table when they are missing, and adds missing columns. Safe to repeat.
+/// Makes the keyspace and the tables when they are missing, and adds missing columns. Safe to repeat.
 ///
 /// An existing keyspace is left as it is: replication over several data centres is the operator's.
 ///
@@ -56,11 +56,17 @@ pub async fn migrate(config: &CqlConfig, secrets_base: &Path) -> Result<Migrated
     if !keyspace_exists(&session, &config.keyspace).await? {
         executed.push(keyspace_ddl(config, &datacenter, server)?);
     }
-    let found = columns(&session, &config.keyspace).await?;
+    let found = columns(&session, &config.keyspace, TABLE).await?;
     if found.is_empty() {
         executed.push(table_ddl(config, server));
     } else {
         executed.extend(missing_ddl(config, &found));
+    }
+    if columns(&session, &config.keyspace, standings::TABLE)
+        .await?
+        .is_empty()
+    {
+        executed.push(standings::table_ddl(&config.keyspace));
     }
     for statement in &executed {
         tracing::info!(statement, "changing the store's schema");
@@ -76,13 +82,20 @@ pub async fn migrate(config: &CqlConfig, secrets_base: &Path) -> Result<Migrated
     })
 }
 
-/// Checks that the table is there with all columns and types.
+/// Checks that the tables are there with all columns and types.
 ///
 /// # Errors
 /// [`StoreError::Refused`] says what is missing, and what to run.
 pub(super) async fn verify(session: &Session, keyspace: &str) -> Result<(), StoreError> {
-    let found = columns(session, keyspace).await?;
-    match difference(keyspace, &found) {
+    let found = columns(session, keyspace, TABLE).await?;
+    let beside = columns(session, keyspace, standings::TABLE).await?;
+    let difference = difference(keyspace, &found).or_else(|| {
+        let found = beside
+            .iter()
+            .map(|it| (it.name.as_str(), it.cql_type.as_str()));
+        standings::difference(keyspace, &found.collect::<Vec<_>>())
+    });
+    match difference {
         Some(difference) => Err(StoreError::Refused(difference)),
         None => Ok(()),
     }
@@ -227,9 +240,13 @@ async fn keyspace_exists(session: &Session, keyspace: &str) -> Result<bool, Stor
     Ok(!texts(session, query, &[keyspace]).await?.is_empty())
 }
 
-async fn columns(session: &Session, keyspace: &str) -> Result<Vec<Column>, StoreError> {
+async fn columns(
+    session: &Session,
+    keyspace: &str,
+    table: &str,
+) -> Result<Vec<Column>, StoreError> {
     let query = "SELECT column_name, type, kind FROM system_schema.columns WHERE keyspace_name = ? AND table_name = ?";
-    let found = texts(session, query, &[keyspace, TABLE]).await?;
+    let found = texts(session, query, &[keyspace, table]).await?;
     let columns = found.chunks_exact(3).filter_map(|column| match column {
         [Some(name), Some(cql_type), Some(kind)] => Some(Column {
             name: name.clone(),

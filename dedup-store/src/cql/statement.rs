@@ -5,7 +5,7 @@
 //! - Every column that is wanted back stands in the IF clause.
 //! - The key is bound, so that the driver can route to a replica.
 
-use super::seen::Seen;
+use super::{seen::Seen, standings};
 use crate::claim::{self, Retention, Row};
 use schemas::DeliveryKey;
 use scylla::{
@@ -54,6 +54,8 @@ pub(super) struct Statements {
     pub(super) read: PreparedStatement,
     /// Asks whether a quorum answers.
     pub(super) probe: PreparedStatement,
+    /// Those on the other table.
+    pub(super) standings: standings::Statements,
 }
 
 // === impl Statements ===
@@ -85,10 +87,7 @@ impl Statements {
         let renew = write("claim_token = ? AND status = ? AND lease_until < ?").await?;
         let select = select(keyspace);
         let mut read = session.prepare(select.as_str()).await?;
-        read.set_consistency(match serial {
-            SerialConsistency::Serial => Consistency::Serial,
-            SerialConsistency::LocalSerial => Consistency::LocalSerial,
-        });
+        read.set_consistency(last_decided(serial));
         let mut probe = session.prepare(select).await?;
         probe.set_consistency(Consistency::LocalQuorum);
         Ok(Self {
@@ -97,6 +96,7 @@ impl Statements {
             renew,
             read,
             probe,
+            standings: standings::Statements::prepare(session, keyspace, serial).await?,
         })
     }
 
@@ -109,6 +109,14 @@ impl Statements {
         ];
         let values = values.into_iter().flatten().map(MaybeUnset::Set).collect();
         (&self.swap[shape(seen)], values)
+    }
+}
+
+/// The consistency of a read that sees the last decided write.
+pub(super) fn last_decided(serial: SerialConsistency) -> Consistency {
+    match serial {
+        SerialConsistency::Serial => Consistency::Serial,
+        SerialConsistency::LocalSerial => Consistency::LocalSerial,
     }
 }
 
@@ -211,7 +219,7 @@ fn key() -> String {
     KEY.map(|column| format!("{column} = ?")).join(" AND ")
 }
 
-fn timestamp(ms: i64) -> CqlValue {
+pub(super) fn timestamp(ms: i64) -> CqlValue {
     CqlValue::Timestamp(CqlTimestamp(ms))
 }
 

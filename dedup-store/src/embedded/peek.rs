@@ -7,7 +7,7 @@ use super::{
     FILE,
     table::{self, Table},
 };
-use crate::{Row, StoreError, claim::Sees, config::EmbeddedConfig};
+use crate::{Row, Standings, StoreError, claim::Sees, config::EmbeddedConfig};
 use schemas::DeliveryKey;
 
 /// The file, open for any number of looks.
@@ -53,5 +53,14 @@ impl Peek {
         statements
             .find(key, Sees::Live, now_ms)
             .map_err(|error| table::classify(&error))?
+    }
+
+    /// How the destinations stand now, as [`crate::Store::standings`]. Blocks for a moment.
+    ///
+    /// # Errors
+    /// When the file can not be read.
+    pub fn standings(&self) -> Result<Standings, StoreError> {
+        let standings = self.table.standings();
+        standings.map_err(|error| table::classify(&error))
     }
 }

@@ -1,7 +1,8 @@
-//! The table in SQLite: rows in, rows out. Decides nothing.
+//! The tables in SQLite: rows in, rows out. Decides nothing.
 
+use super::standings;
 use crate::{
-    Retention, Row, Status, StoreError,
+    Noted, Retention, Row, Standing, Standings, Status, StoreError,
     claim::{self, Sees},
 };
 use rusqlite::{
@@ -17,6 +18,9 @@ const LAYOUT: i64 = 1;
 
 /// How long a transaction waits for a foreign tool that holds the file's write lock.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// How long a tool waits for the file's owner, whose transactions are short.
+const BESIDE_TIMEOUT: Duration = Duration::from_secs(5);
 
 const SETTINGS: &str = "
     PRAGMA journal_mode = WAL;
@@ -44,6 +48,15 @@ const CREATE: &str = "
         PRIMARY KEY (source, delivery_id, destination)
     ) STRICT, WITHOUT ROWID;
     CREATE INDEX IF NOT EXISTS claims_by_expiry ON claims (expires_at_ms);
+    CREATE TABLE IF NOT EXISTS standings (
+        destination TEXT NOT NULL PRIMARY KEY,
+        revision INTEGER NOT NULL,
+        failing_since INTEGER,
+        paused_at INTEGER,
+        cause TEXT,
+        note TEXT,
+        resumed_at INTEGER
+    ) STRICT, WITHOUT ROWID;
     PRAGMA user_version = 1;
     COMMIT;";
 
@@ -76,6 +89,7 @@ pub(super) struct Statements<'a> {
     find: Statement<'a>,
     put: Statement<'a>,
     purge: Statement<'a>,
+    connection: &'a Connection,
     retention: Retention,
 }
 
@@ -123,11 +137,49 @@ impl Table {
         })
     }
 
+    /// A file that another process may have open, for reading and writing. Makes nothing: there must be one.
+    pub(super) fn open_beside(path: &Path, retention: Retention) -> Result<Self, StoreError> {
+        let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+        let connection =
+            Connection::open_with_flags(path, flags).map_err(|error| classify(&error))?;
+        connection
+            .busy_timeout(BESIDE_TIMEOUT)
+            .map_err(|error| classify(&error))?;
+        check_layout(&connection, path)?;
+        // As durable as the owner's writes, and with what a file of a former version lacks.
+        connection
+            .execute_batch(SETTINGS)
+            .and_then(|()| connection.execute_batch(CREATE))
+            .map_err(|error| classify(&error))?;
+        Ok(Self {
+            connection,
+            retention,
+        })
+    }
+
+    /// How the destinations stand; a file of a former version knows of none.
+    pub(super) fn standings(&self) -> rusqlite::Result<Standings> {
+        match self.connection.table_exists(None, "standings")? {
+            true => standings::all(&self.connection),
+            false => Ok(Standings::new()),
+        }
+    }
+
+    /// Notes how a destination stands, if it stands as `new` follows. Only inside a transaction.
+    pub(super) fn set_standing(
+        &self,
+        destination: &str,
+        new: &Standing,
+    ) -> rusqlite::Result<Noted> {
+        standings::set(&self.connection, destination, new)
+    }
+
     pub(super) fn statements(&self) -> rusqlite::Result<Statements<'_>> {
         Ok(Statements {
             find: self.connection.prepare(FIND)?,
             put: self.connection.prepare(PUT)?,
             purge: self.connection.prepare(PURGE)?,
+            connection: &self.connection,
             retention: self.retention,
         })
     }
@@ -172,6 +224,20 @@ impl Statements<'_> {
             claim::expires_at_ms(row, &self.retention),
         ])?;
         Ok(())
+    }
+
+    /// How the destinations stand.
+    pub(super) fn standings(&self) -> rusqlite::Result<Standings> {
+        standings::all(self.connection)
+    }
+
+    /// Notes how a destination stands, if it stands as `new` follows.
+    pub(super) fn set_standing(
+        &self,
+        destination: &str,
+        new: &Standing,
+    ) -> rusqlite::Result<Noted> {
+        standings::set(self.connection, destination, new)
     }
 
     /// Deletes up to `rows_max` rows that have expired and are not kept for their owner any more.

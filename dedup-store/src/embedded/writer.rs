@@ -2,7 +2,7 @@
 
 use super::table::{Statements, Table, classify};
 use crate::{
-    Row, StoreError,
+    Noted, Row, Standing, Standings, StoreError,
     claim::{Sees, Step},
 };
 use schemas::DeliveryKey;
@@ -59,22 +59,32 @@ impl Job {
                     say: Box::new(|_| ()),
                 };
             }
-            match compare_and_set(statements, &key, sees, now_ms, decide) {
-                Ok(answer) => Done {
-                    error: None,
-                    say: say(reply, answer),
-                },
-                Err(error) => {
-                    let answer = Err(classify(&error));
-                    Done {
-                        error: Some(error),
-                        say: say(reply, answer),
-                    }
-                }
-            }
+            done(
+                compare_and_set(statements, &key, sees, now_ms, decide),
+                reply,
+            )
         };
         Self {
             now_ms: Some(now_ms),
+            work: Box::new(work),
+        }
+    }
+
+    /// Reads how the destinations stand.
+    pub(super) fn standings(reply: Reply<Standings>) -> Self {
+        Self {
+            now_ms: None,
+            work: Box::new(|statements| done(statements.standings().map(Ok), reply)),
+        }
+    }
+
+    /// A compare-and-set on how a destination stands.
+    pub(super) fn set_standing(destination: String, new: Standing, reply: Reply<Noted>) -> Self {
+        let work = move |statements: &mut Statements<'_>| {
+            done(statements.set_standing(&destination, &new).map(Ok), reply)
+        };
+        Self {
+            now_ms: None,
             work: Box::new(work),
         }
     }
@@ -158,6 +168,23 @@ fn compare_and_set<T>(
         }
         Step::Answer(answer) => answer,
     }))
+}
+
+/// The outer error ends the transaction.
+fn done<T: 'static>(answer: rusqlite::Result<Result<T, StoreError>>, reply: Reply<T>) -> Done {
+    match answer {
+        Ok(answer) => Done {
+            error: None,
+            say: say(reply, answer),
+        },
+        Err(error) => {
+            let answer = Err(classify(&error));
+            Done {
+                error: Some(error),
+                say: say(reply, answer),
+            }
+        }
+    }
 }
 
 fn say<T: 'static>(reply: Reply<T>, answer: Result<T, StoreError>) -> Say {

@@ -45,7 +45,7 @@ impl Node {
             let migrated = cql::migrate(&config, Path::new("."))
                 .await
                 .expect("migrate");
-            assert_eq!(migrated.executed.len(), 2, "{migrated:?}");
+            assert_eq!(migrated.executed.len(), 3, "{migrated:?}");
             keyspace
         });
         Some(Self {

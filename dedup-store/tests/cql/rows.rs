@@ -375,6 +375,16 @@ async fn a_table_of_an_older_version_gets_its_missing_column() {
     );
     let migrated = cql::migrate(&config, Path::new(".")).await.unwrap();
     assert_eq!(migrated.executed.len(), 1, "{migrated:?}");
+    // From before destinations could be paused.
+    let older = format!("DROP TABLE {keyspace}.standing");
+    session.query_unpaged(older, &[]).await.unwrap();
+    let refused = CqlStore::connect(&config, Path::new(".")).await;
+    assert!(
+        matches!(refused, Err(StoreError::Refused(_))),
+        "{refused:?}"
+    );
+    let migrated = cql::migrate(&config, Path::new(".")).await.unwrap();
+    assert_eq!(migrated.executed.len(), 1, "{migrated:?}");
     assert!(CqlStore::connect(&config, Path::new(".")).await.is_ok());
     session
         .query_unpaged(format!("DROP KEYSPACE {keyspace}"), &[])

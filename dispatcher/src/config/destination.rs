@@ -1,8 +1,8 @@
 //! The section `[destinations.<name>]`.
 
 use super::{
-    AuthConfig, BreakerConfig, DURATION_MAX, HeaderText, ProxyConfig, RateConfig, RetryConfig,
-    TlsConfig, auth::check_headers,
+    AuthConfig, BreakerConfig, DURATION_MAX, HeaderText, PauseConfig, ProxyConfig, RateConfig,
+    RetryConfig, TlsConfig, auth::check_headers,
 };
 use ipnet::IpNet;
 use runtime::{Problem, SecretRef};
@@ -34,6 +34,9 @@ pub struct DestinationConfig {
     /// When and how often to try again.
     #[serde(default)]
     pub retry: RetryConfig,
+    /// When it is left alone until somebody resumes it.
+    #[serde(default)]
+    pub pause: PauseConfig,
     /// Statuses to retry although they count as permanent, e.g. `[404]`.
     #[serde(default)]
     pub retry_statuses: Vec<u16>,
@@ -100,6 +103,7 @@ impl DestinationConfig {
             rate: None,
             breaker: BreakerConfig::default(),
             retry: RetryConfig::default(),
+            pause: PauseConfig::default(),
             retry_statuses: Vec::new(),
             signing: None,
             allow_cidrs: Vec::new(),
@@ -155,6 +159,7 @@ impl DestinationConfig {
         }
         problems.extend(self.breaker.check(&format!("{key}.breaker"), self));
         problems.extend(self.retry.check(&format!("{key}.retry")));
+        problems.extend(self.pause.check(&format!("{key}.pause"), self));
         problems.extend(self.check_identity(key));
         problems
     }

@@ -3,7 +3,7 @@
 
 use super::{Finished, Infra, Job, Path, Place};
 use crate::{
-    config::DestinationConfig,
+    config::{DestinationConfig, WhilePaused},
     decide::{self, Standing},
     gate::{self, Ask, Class, Entered, Entry, Refused},
     publish,
@@ -19,6 +19,9 @@ use tokio_util::sync::CancellationToken;
 const PARK_PAUSES_MS: [u64; 6] = [50, 100, 250, 500, 1_000, 2_000];
 /// While a transition is in flight, look again at least this often.
 const IN_TRANSITION_PAUSE_MS: u64 = 250;
+/// What is paused goes round this tier: each round writes the whole record again, and a resumed destination waits for the
+/// end of one.
+const PAUSED_TIER: DelayTier = DelayTier::M10;
 /// Pauses between tries of a failing port.
 const INSIST_PAUSE_MIN: Duration = Duration::from_millis(100);
 const INSIST_PAUSE_MAX: Duration = Duration::from_secs(5);
@@ -64,21 +67,21 @@ pub(super) async fn until_due<L: EventLog, S: Store, H: Send>(
     }
 }
 
-/// Asks the destination's gate, and waits a bounded time there. A delivery that will be given up for its age or its attempts needs
-/// none: it must not go round for want of it.
+/// What becomes of the delivery, when its destination is paused. One that will be given up for its age or its attempts ends
+/// for that reason, paused or not.
+pub(super) fn paused<L, S, H>(path: &Path<L, S, H>, job: &Job) -> Option<WhilePaused> {
+    let paused = path.pauses.verdict(&job.delivery.destination)?;
+    (!is_over(path, job)).then_some(paused)
+}
+
+/// Asks the destination's gate, and waits a bounded time there. A delivery that will be given up needs no room: it must not
+/// go round for want of it.
 pub(super) async fn room<L: EventLog, S: Store, H: Send>(
     path: &Path<L, S, H>,
     job: &Job,
+    paused: Option<WhilePaused>,
 ) -> Result<Entry, Infra> {
-    let destination = path.destinations.get(&job.delivery.destination);
-    let standing = Standing {
-        attempt: job.delivery.attempt,
-        received_at_ms: job.delivery.webhook.received_at_ms,
-    };
-    let over = |found: &DestinationConfig| {
-        decide::before_attempt(standing, &found.retry, path.clock.now_ms()).is_some()
-    };
-    if destination.is_some_and(over) {
+    if paused == Some(WhilePaused::DeadLetter) || is_over(path, job) {
         return Ok(Entry::Entered(Entered::none()));
     }
     let ask = Ask {
@@ -93,11 +96,26 @@ pub(super) async fn room<L: EventLog, S: Store, H: Send>(
     }
 }
 
+/// Whether the delivery will be given up for its age or its attempts.
+fn is_over<L, S, H>(path: &Path<L, S, H>, job: &Job) -> bool {
+    let destination = path.destinations.get(&job.delivery.destination);
+    let standing = Standing {
+        attempt: job.delivery.attempt,
+        received_at_ms: job.delivery.webhook.received_at_ms,
+    };
+    let over = |found: &DestinationConfig| {
+        decide::before_attempt(standing, &found.retry, path.clock.now_ms()).is_some()
+    };
+    destination.is_some_and(over)
+}
+
 /// Why a record is put off without an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Cause {
     /// Its destination's gate did not let it in.
     Refused(Refused),
+    /// Its destination is paused.
+    Paused,
     /// Somebody else holds the claim.
     Busy,
 }
@@ -114,6 +132,7 @@ pub(super) async fn defer<L: EventLog, S: Store, H: Send>(
     publish_hop(path, job, Topic::Delay(tier)).await?;
     let cause = match cause {
         Cause::Refused(refused) => refused.cause.as_str(),
+        Cause::Paused => "paused",
         Cause::Busy => "busy",
     };
     path.metrics.deferred(&job.delivery.destination, cause);
@@ -125,8 +144,10 @@ pub(super) async fn defer<L: EventLog, S: Store, H: Send>(
 /// that those who came at once do not come back at once. Each deferral writes the whole record again; so while nothing
 /// gets through, one that was put off often comes back more rarely.
 fn deferral_tier(cause: Cause, deferred: u32, jitter: f64) -> DelayTier {
-    let Cause::Refused(Refused { cause, wait_ms }) = cause else {
-        return DelayTier::S5;
+    let Refused { cause, wait_ms } = match cause {
+        Cause::Busy => return DelayTier::S5,
+        Cause::Paused => return PAUSED_TIER,
+        Cause::Refused(refused) => refused,
     };
     let by_count = match deferred {
         0..=3 => DelayTier::S5,

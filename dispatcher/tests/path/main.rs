@@ -7,6 +7,7 @@ mod ends;
 mod fakes;
 mod gates;
 mod leases;
+mod pauses;
 mod renewals;
 mod replays;
 mod run;

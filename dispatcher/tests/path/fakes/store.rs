@@ -2,8 +2,8 @@
 
 use super::faults::{Faults, Step};
 use dedup_store::{
-    Claim, ClaimAsk, Held, Renewal, Row, Store, StoreError, Transition, claim::To,
-    memory::MemoryStore,
+    Claim, ClaimAsk, Held, Noted, Renewal, Row, Standing, Standings, Store, StoreError, Transition,
+    claim::To, memory::MemoryStore,
 };
 use schemas::{DeliveryKey, Reason};
 use std::{
@@ -135,6 +135,14 @@ impl Store for FakeStore {
 
     async fn get(&self, key: &DeliveryKey, now_ms: i64) -> Result<Option<Row>, StoreError> {
         self.inner.get(key, now_ms).await
+    }
+
+    async fn standings(&self) -> Result<Standings, StoreError> {
+        self.inner.standings().await
+    }
+
+    async fn set_standing(&self, destination: &str, new: &Standing) -> Result<Noted, StoreError> {
+        self.inner.set_standing(destination, new).await
     }
 
     async fn ready(&self) -> Result<(), StoreError> {
