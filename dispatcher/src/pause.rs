@@ -62,8 +62,9 @@ pub(crate) async fn watch<L: EventLog, S: Store, H: Send>(path: &Path<L, S, H>) 
             }
         };
         tokio::select! {
-            () = tokio::time::sleep(wait) => {}
+            biased;
             () = path.pauses.urgent.notified() => {}
+            () = tokio::time::sleep(wait) => {}
         }
     }
 }

@@ -1,7 +1,10 @@
 //! The store as one process sees it: the memory store behind a network that loses and delays.
 
 use crate::scene::{Life, Scene};
-use dedup_store::{Claim, ClaimAsk, Held, Renewal, Row, Store, StoreError, Transition, claim::To};
+use dedup_store::{
+    Claim, ClaimAsk, Held, Noted, Renewal, Row, Standing, Standings, Store, StoreError, Transition,
+    claim::To,
+};
 use schemas::{DeliveryKey, Reason};
 use std::{sync::Arc, time::Duration};
 use uuid::Uuid;
@@ -183,6 +186,14 @@ impl Store for SimStore {
     async fn get(&self, key: &DeliveryKey, now_ms: i64) -> Result<Option<Row>, StoreError> {
         self.life.step().await;
         self.scene.store.get(key, now_ms).await
+    }
+
+    async fn standings(&self) -> Result<Standings, StoreError> {
+        self.scene.store.standings().await
+    }
+
+    async fn set_standing(&self, destination: &str, new: &Standing) -> Result<Noted, StoreError> {
+        self.scene.store.set_standing(destination, new).await
     }
 
     async fn ready(&self) -> Result<(), StoreError> {

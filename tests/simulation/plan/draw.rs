@@ -213,6 +213,8 @@ fn destinations(
             "url": format!("https://{name}.example/hooks"),
             "timeout": lot.pick(&["2s", "10s", "20s"]),
             "concurrency": if name == ALWAYS { 16 } else { lot.pick(&[1, 3, 16]) },
+            // What is paused stays so, and nobody here resumes it.
+            "pause": { "on_gone": false },
             "retry": {
                 "base": "5s",
                 "factor": lot.pick(&[1.0, 2.0, 3.0]),
