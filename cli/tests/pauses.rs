@@ -1,6 +1,7 @@
 //! `fencepost destinations` through the real binary, beside a process that has the directory open.
 
 use std::{
+    cell::RefCell,
     io::{BufRead, BufReader, Read, Write},
     net::{SocketAddr, TcpListener, TcpStream},
     path::Path,
@@ -87,6 +88,7 @@ fn take(mut stream: TcpStream, status: u16) -> String {
 struct Process {
     child: Child,
     lines: mpsc::Receiver<String>,
+    seen: RefCell<Vec<String>>,
 }
 
 impl Process {
@@ -101,17 +103,23 @@ impl Process {
                 drop(sender.send(line));
             }
         });
-        Self { child, lines }
+        Self {
+            child,
+            lines,
+            seen: RefCell::default(),
+        }
     }
 
-    /// The next line of the log that holds all of these.
+    /// The first line of the log that holds all of these, in whatever order the lines come.
     fn line(&self, texts: &[&str]) -> String {
+        let mut seen = self.seen.borrow_mut();
+        let fits = |line: &String| texts.iter().all(|text| line.contains(text));
         loop {
-            let line = self.lines.recv_timeout(DEADLINE);
-            let line = line.unwrap_or_else(|_| panic!("no line with {texts:?}"));
-            if texts.iter().all(|text| line.contains(text)) {
-                return line;
+            if let Some(line) = seen.iter().find(|line| fits(line)) {
+                return line.clone();
             }
+            let line = self.lines.recv_timeout(DEADLINE);
+            seen.push(line.unwrap_or_else(|_| panic!("no line with {texts:?}")));
         }
     }
 
