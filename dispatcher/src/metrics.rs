@@ -38,7 +38,6 @@ pub struct Metrics {
 
 impl Metrics {
     /// Instruments of the process's meter provider.
-    #[expect(clippy::too_many_lines, reason = "a list of names, one after the other")]
     pub fn new() -> Self {
         let meter = global::meter("fencepost");
         let counter = |name, description| {
