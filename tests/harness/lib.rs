@@ -7,20 +7,26 @@
 //! | [`cluster`] | three brokers and three replicas of one test's own, each to be killed, paused and started again |
 //! | [`site`] | one test's own config: topics, keyspace, ports, secrets, destinations |
 //! | [`process`] | start, readiness, kill -9, SIGTERM, logs |
+//! | [`provider`] | a sender that tries again until it is answered 2xx |
 //! | [`sender`] | signed webhooks, posted concurrently; remembers what was acknowledged |
 //! | [`receiver`] | scripted HTTP receivers; remember every arrival |
 //! | [`dead_letters`] | the dead-letter topic, read by a foreign client |
 //! | [`oracle`] | acknowledged = obligation: lost, doubled, altered, foreign |
+//! | [`chaos`], [`cql_proxy`] | faults by plan, and the judgement of a run with faults |
 //! | [`peers`] | official libraries, which sign and verify |
 //! | [`payload`] | bodies: generated ones and GitHub's own examples |
 
+pub mod chaos;
 pub mod cluster;
+pub mod cql_proxy;
 pub mod dead_letters;
 pub mod http;
 pub mod oracle;
 pub mod payload;
 pub mod peers;
 pub mod process;
+pub mod provider;
+pub mod random;
 pub mod receiver;
 pub mod sender;
 pub mod site;

@@ -261,6 +261,7 @@ mod tests {
             delivery_id: id.into(),
             webhook_id: format!("w_{id}"),
             attempt: 1,
+            sent_by: None,
             body_sha256: "aa".into(),
             headers: http::HeaderMap::new(),
             status: Some(status),

@@ -1,6 +1,6 @@
 //! Bodies of webhooks: generated GitHub-like ones, and the real examples that GitHub's schemas are made of.
 
-use crate::{sender::Webhook, stack::cache};
+use crate::{random::SplitMix, sender::Webhook, stack::cache};
 use bytes::Bytes;
 use serde_json::{Value, json};
 
@@ -9,7 +9,7 @@ const EXAMPLES_VERSION: &str = "7.6.1";
 
 /// `count` webhooks with unlike bodies of 1 to 30 KB; the same `seed` gives the same ones.
 pub fn generated(seed: u64, count: usize) -> Vec<Webhook> {
-    let mut random = SplitMix(seed);
+    let mut random = SplitMix::new(seed);
     (0..count)
         .map(|number| {
             let bytes = 1_000 + (random.next() % 29_000) as usize;
@@ -53,19 +53,6 @@ pub fn examples() -> Vec<Webhook> {
         }
     }
     webhooks
-}
-
-/// Steele, Lea, Flood 2014: enough randomness for test data, in four lines.
-struct SplitMix(u64);
-
-impl SplitMix {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut word = self.0;
-        word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        word ^ (word >> 31)
-    }
 }
 
 /// Text that does not compress to nothing.

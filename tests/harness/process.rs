@@ -28,6 +28,7 @@ pub enum Role {
 #[derive(Debug)]
 pub struct Process {
     role: Role,
+    number: usize,
     child: Child,
     log: PathBuf,
     ingest_port: u16,
@@ -44,7 +45,12 @@ pub struct Finished {
 }
 
 /// Starts a role. Its output goes to a file beside the config.
-pub(crate) fn launch(role: Role, config: &Path, ingest_port: u16, admin_port: u16) -> Process {
+pub(crate) fn launch(
+    role: Role,
+    number: usize,
+    config: &Path,
+    (ingest_port, admin_port): (u16, u16),
+) -> Process {
     let log = config.with_extension("log");
     let output = File::create(&log).expect("the log can be written");
     let errors = output.try_clone().expect("a second handle of the log");
@@ -55,6 +61,7 @@ pub(crate) fn launch(role: Role, config: &Path, ingest_port: u16, admin_port: u1
         .unwrap_or_else(|error| panic!("{}: {error}", binary().display()));
     Process {
         role,
+        number,
         child,
         log,
         ingest_port,
@@ -145,6 +152,11 @@ impl Role {
 // === impl Process ===
 
 impl Process {
+    /// Which process of its site it is; what stands for `{process}` in a destination's URL.
+    pub fn number(&self) -> usize {
+        self.number
+    }
+
     /// URL of the source `github` at this process.
     pub fn hook_url(&self) -> String {
         format!("http://127.0.0.1:{}/hooks/github", self.ingest_port)
@@ -178,6 +190,17 @@ impl Process {
             answer.status().is_success().then_some(())
         })
         .await;
+    }
+
+    /// Whether it says that it is ready.
+    pub async fn is_ready(&self) -> bool {
+        let answer = http::client().get(self.ready_url()).send().await;
+        answer.is_ok_and(|answer| answer.status().is_success())
+    }
+
+    /// How it ended, if it has.
+    pub fn has_ended(&mut self) -> Option<ExitStatus> {
+        self.child.try_wait().expect("a child can be waited for")
     }
 
     /// One value of `/metrics`, summed over its labels; 0 when it is not there.
@@ -215,17 +238,32 @@ impl Process {
         at_ms
     }
 
+    /// SIGSTOP: it stands still, its connections stay open.
+    pub fn freeze(&self) {
+        self.signal("-STOP");
+    }
+
+    /// SIGCONT, after [`Self::freeze`].
+    pub fn thaw(&self) {
+        self.signal("-CONT");
+    }
+
+    fn signal(&self, signal: &str) {
+        let pid = self.child.id().to_string();
+        let sent = Command::new("kill").args([signal, &pid]).status();
+        assert!(
+            sent.expect("kill can be run").success(),
+            "{} can not be signalled",
+            self.role.name()
+        );
+    }
+
     /// SIGTERM; gives the exit status.
     ///
     /// # Panics
     /// When it has not ended at `deadline`.
     pub async fn terminate(&mut self, deadline: Duration) -> ExitStatus {
-        let pid = self.child.id().to_string();
-        let sent = Command::new("kill")
-            .args(["-TERM", &pid])
-            .status()
-            .expect("kill can be run");
-        assert!(sent.success(), "{} can not be signalled", self.role.name());
+        self.signal("-TERM");
         let status = ended(&mut self.child, deadline).await;
         status.unwrap_or_else(|| {
             panic!(

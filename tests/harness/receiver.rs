@@ -1,20 +1,24 @@
 //! HTTP receivers on loopback, scripted by path. They remember every arrival.
 
 use crate::{now_ms, sender::sha256, site::free_port};
-use axum::{
-    Router,
-    body::Body,
-    extract::{Request, State},
-    response::Response,
-};
-use http::{HeaderMap, StatusCode};
+use axum::body::Body;
+use bytes::Bytes;
+use futures::stream;
+use http::{HeaderMap, Request, Response, StatusCode};
+use hyper::{body::Incoming, server::conn::http1, service::service_fn};
+use hyper_util::rt::TokioIo;
 use std::{
     collections::{BTreeMap, HashMap},
+    io,
     net::SocketAddr,
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
-use tokio::{net::TcpListener, task::JoinHandle, time::sleep};
+use tokio::{
+    net::TcpListener,
+    task::{JoinHandle, JoinSet},
+    time::sleep,
+};
 
 /// What a receiver does with a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,6 +31,10 @@ pub enum Reply {
     Slow(Duration),
     /// Never answers.
     Hang,
+    /// Closes the connection without an answer.
+    Cut,
+    /// Answers 200 and closes the connection in the middle of the body.
+    Stammer,
 }
 
 /// What a path does: the replies for the first, second … arrival of each delivery, then the last one for ever.
@@ -35,6 +43,8 @@ pub struct Script {
     replies: Vec<Reply>,
     /// Instead, for every n-th request of all.
     every: Option<(usize, Reply)>,
+    /// Instead of all this, for one in so many deliveries: see [`Self::refuses`].
+    refused: Option<(usize, u16)>,
 }
 
 /// One request that arrived.
@@ -48,6 +58,8 @@ pub struct Arrival {
     pub webhook_id: String,
     /// `webhook-attempt`, 0 when missing.
     pub attempt: u32,
+    /// The process that sent it, as [`crate::process::Process::number`]; none when the destination's URL does not say.
+    pub sent_by: Option<usize>,
     /// SHA-256 of the body, hex.
     pub body_sha256: String,
     /// All headers.
@@ -89,7 +101,15 @@ impl Script {
         Self {
             replies: vec![reply],
             every: None,
+            refused: None,
         }
+    }
+
+    /// `status` for one in `n` deliveries, each time: which ones, their ids say.
+    #[must_use]
+    pub fn refuses(mut self, n: usize, status: u16) -> Self {
+        self.refused = Some((n, status));
+        self
     }
 
     /// `reply` for every `n`-th request, whichever it is.
@@ -106,11 +126,18 @@ impl Script {
         Self {
             replies,
             every: None,
+            refused: None,
         }
     }
 
     /// The reply to the delivery's arrival after `earlier` ones, when `all` requests were before it.
-    fn reply(&self, earlier: usize, all: usize) -> Reply {
+    fn reply(&self, delivery_id: &str, earlier: usize, all: usize) -> Reply {
+        let sum: usize = delivery_id.bytes().map(usize::from).sum();
+        if let Some((n, status)) = self.refused
+            && sum.is_multiple_of(n)
+        {
+            return Reply::Status(status);
+        }
         if let Some((n, reply)) = self.every
             && all.is_multiple_of(n)
         {
@@ -173,14 +200,7 @@ impl Receiver {
         let listener = TcpListener::bind(self.address)
             .await
             .expect("the receiver's port is free");
-        let router = Router::new()
-            .fallback(receive)
-            .with_state(Arc::clone(&self.shared));
-        self.server = Some(tokio::spawn(async move {
-            axum::serve(listener, router)
-                .await
-                .expect("the receiver serves");
-        }));
+        self.server = Some(tokio::spawn(serve(listener, Arc::clone(&self.shared))));
     }
 
     /// Everything that arrived so far, in order.
@@ -214,11 +234,30 @@ impl Drop for Receiver {
     }
 }
 
-async fn receive(State(shared): State<Arc<Shared>>, request: Request) -> Response {
+/// Connections end with this future.
+async fn serve(listener: TcpListener, shared: Arc<Shared>) {
+    let mut connections = JoinSet::new();
+    loop {
+        // Out of descriptors, or the client has gone already: the next one may come through.
+        let Ok((stream, _)) = listener.accept().await else {
+            sleep(Duration::from_millis(10)).await;
+            continue;
+        };
+        let shared = Arc::clone(&shared);
+        let service = service_fn(move |request| receive(Arc::clone(&shared), request));
+        let connection = http1::Builder::new().serve_connection(TokioIo::new(stream), service);
+        // A connection that breaks is the dispatcher's business.
+        connections.spawn(async move { drop(connection.await) });
+        while connections.try_join_next().is_some() {}
+    }
+}
+
+/// An error closes the connection without an answer.
+async fn receive(shared: Arc<Shared>, request: Request<Incoming>) -> io::Result<Response<Body>> {
     let (head, body) = request.into_parts();
-    let Ok(body) = axum::body::to_bytes(body, 64 << 20).await else {
-        return answer(StatusCode::BAD_REQUEST, None);
-    };
+    let body = axum::body::to_bytes(Body::new(body), 64 << 20)
+        .await
+        .map_err(io::Error::other)?;
     let path = head.uri.path().to_owned();
     let text = |name: &str| {
         head.headers
@@ -234,13 +273,18 @@ async fn receive(State(shared): State<Arc<Shared>>, request: Request) -> Respons
         let number = log.arrivals.len();
         let key = (path.clone(), delivery_id.clone());
         let count = log.counts.entry(key).or_default();
-        let reply = script.map_or(Reply::Status(200), |script| script.reply(*count, number));
+        let id = &delivery_id;
+        let reply = script.map_or(Reply::Status(200), |it| it.reply(id, *count, number));
         *count += 1;
         log.arrivals.push(Arrival {
             path,
             delivery_id,
             webhook_id: text("webhook-id"),
             attempt: text("webhook-attempt").parse().unwrap_or(0),
+            sent_by: head
+                .uri
+                .query()
+                .and_then(|query| query.strip_prefix("from=")?.parse().ok()),
             body_sha256: sha256(&body),
             status: None,
             at_ms: now_ms(),
@@ -258,19 +302,34 @@ async fn receive(State(shared): State<Arc<Shared>>, request: Request) -> Respons
             (200, None)
         }
         Reply::Hang => std::future::pending().await,
+        Reply::Cut => return Err(io::ErrorKind::ConnectionAborted.into()),
+        Reply::Stammer => (200, None),
     };
     if let Some(arrival) = lock(&shared.log).arrivals.get_mut(number) {
         arrival.status = Some(status);
         arrival.answered_at_ms = Some(now_ms());
     }
-    answer(code(status), retry_after)
+    if reply == Reply::Stammer {
+        return Ok(half_an_answer());
+    }
+    Ok(answer(code(status), retry_after))
 }
 
 fn code(status: u16) -> StatusCode {
     StatusCode::from_u16(status).expect("a script names real statuses")
 }
 
-fn answer(status: StatusCode, retry_after: Option<u32>) -> Response {
+/// A status, the begin of a body, and an error where the rest should be.
+fn half_an_answer() -> Response<Body> {
+    let parts = [Ok(Bytes::from("not")), Err(io::ErrorKind::ConnectionAborted)];
+    let mut response = Response::new(Body::from_stream(stream::iter(parts.map(|it| it.map_err(io::Error::from)))));
+    response
+        .headers_mut()
+        .insert(http::header::CONTENT_LENGTH, 100.into());
+    response
+}
+
+fn answer(status: StatusCode, retry_after: Option<u32>) -> Response<Body> {
     let mut response = Response::new(Body::from("noted"));
     *response.status_mut() = status;
     if let Some(seconds) = retry_after {

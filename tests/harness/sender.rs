@@ -11,6 +11,9 @@ use tokio::{
     time::{Instant, sleep_until},
 };
 
+/// Longer than ingest may take.
+const POST_DEADLINE: Duration = Duration::from_secs(30);
+
 /// A webhook to be sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Webhook {
@@ -100,7 +103,13 @@ impl Sender {
 
     /// One request.
     pub async fn post(&self, webhook: &Webhook) -> Sent {
-        let (status, failure) = match self.request(webhook).send().await {
+        self.post_within(webhook, POST_DEADLINE).await
+    }
+
+    /// One request; without an answer at `deadline` there is none.
+    pub async fn post_within(&self, webhook: &Webhook, deadline: Duration) -> Sent {
+        let request = self.request(webhook).timeout(deadline);
+        let (status, failure) = match request.send().await {
             Ok(answer) => (Some(answer.status().as_u16()), String::new()),
             Err(error) => (None, format!("{error:?}")),
         };

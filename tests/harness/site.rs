@@ -39,6 +39,8 @@ pub struct Limits {
     pub base_s: u32,
     /// Growth of the wait.
     pub factor: f64,
+    /// Longest wait before jitter, seconds.
+    pub cap_s: u32,
     /// Part of the wait that is added at random.
     pub jitter: f64,
     /// Attempts before the delivery is dead-lettered.
@@ -56,6 +58,7 @@ impl Default for Limits {
         Self {
             base_s: 5,
             factor: 2.0,
+            cap_s: 21_600,
             jitter: 0.2,
             attempts_max: 8,
             timeout_s: 10,
@@ -125,11 +128,13 @@ replication_factor = 1
         }
     }
 
-    /// Adds a destination on loopback, to which everything is routed.
+    /// Adds a destination on loopback, to which everything is routed. `{process}` in the URL is the number of the process that
+    /// sends, see [`Process::number`].
     pub fn destination(&mut self, name: &str, url: &str, limits: &Limits) {
         let Limits {
             base_s,
             factor,
+            cap_s,
             jitter,
             attempts_max,
             timeout_s,
@@ -144,7 +149,7 @@ allow_http = true
 allow_cidrs = ["127.0.0.0/8"]
 timeout = "{timeout_s}s"
 concurrency = {concurrency}
-retry = {{ base = "{base_s}s", factor = {factor:?}, jitter = {jitter:?}, attempts_max = {attempts_max} }}
+retry = {{ base = "{base_s}s", factor = {factor:?}, cap = "{cap_s}s", jitter = {jitter:?}, attempts_max = {attempts_max} }}
 "#
         )
         .expect("writing to a string");
@@ -203,17 +208,17 @@ retry = {{ base = "{base_s}s", factor = {factor:?}, jitter = {jitter:?}, attempt
     /// Starts a process whose ingest listens on `ingest_port`.
     pub fn launch_on(&self, role: Role, ingest_port: u16) -> Process {
         let admin_port = free_port();
-        let config = self.write_config(ingest_port, admin_port);
-        process::launch(role, &config, ingest_port, admin_port)
+        let (number, config) = self.write_config(ingest_port, admin_port);
+        process::launch(role, number, &config, (ingest_port, admin_port))
     }
 
     /// Runs a command of the binary that ends by itself.
     pub async fn tool(&self, arguments: &[&str]) -> Finished {
-        let config = self.write_config(free_port(), free_port());
+        let (_, config) = self.write_config(free_port(), free_port());
         process::run(arguments, &config, TOOL_DEADLINE).await
     }
 
-    fn write_config(&self, ingest_port: u16, admin_port: u16) -> PathBuf {
+    fn write_config(&self, ingest_port: u16, admin_port: u16) -> (usize, PathBuf) {
         let number = self.processes.fetch_add(1, Ordering::SeqCst);
         let path = self.dir.path().join(format!("{number}.toml"));
         let text = format!(
@@ -241,11 +246,11 @@ to = [{route}]
             ingest = self.ingest,
             admin = self.admin,
             dispatcher = self.dispatcher,
-            destinations = self.destinations,
+            destinations = self.destinations.replace("{process}", &number.to_string()),
             route = self.route.join(", "),
         );
         std::fs::write(&path, text).expect("writable");
-        path
+        (number, path)
     }
 }
 
