@@ -53,6 +53,18 @@ soak: ## Run many seeds of the simulation: make soak SEEDS=5000; or one, with it
 mutants: ## Break the product on purpose, once for each patch in tests/mutants, and see that the simulation finds it
 	@SEEDS=$(SEEDS) tests/mutants/run $(ARGS)
 
+# Minutes of faults. Without a SEED it is another plan each time; it is printed.
+MINUTES ?= 30
+
+.PHONY: chaos
+chaos: ## Faults by plan, MINUTES (30) of them by SEED, against three brokers and three replicas, and a judgement
+	@tests/setup test
+	@tests/setup data
+	@tests/stack/stack fetch
+	@cargo build --locked --workspace --bins
+	FENCEPOST_TEST_STACK=required CHAOS_MINUTES=$(MINUTES) CHAOS_SEED=$(or $(SEED),$(strip $(shell od -An -N4 -tu4 /dev/urandom))) \
+		cargo test --locked -p system-tests --test chaos -- --nocapture
+
 .PHONY: fuzz
 fuzz: ## Feed the readers of foreign bytes with anything, FUZZ_SECONDS (60) for each of the targets in fuzz/
 	@tests/fuzz $(ARGS)

@@ -17,8 +17,8 @@ use tempfile::TempDir;
 
 /// Six JVMs start in half a minute on two free cores.
 const UP_DEADLINE_S: u64 = 300;
-/// A node that is told to go, and a node that comes back.
-const NODE_DEADLINE: Duration = Duration::from_secs(120);
+/// A node that is told to go, and a node that comes back: half a minute, and minutes when the machine is busy.
+const NODE_DEADLINE: Duration = Duration::from_secs(300);
 /// A node that has not gone so long after SIGTERM is killed: a broker waits long for a controller that it lacks.
 const STOP_DEADLINE: Duration = Duration::from_secs(30);
 /// Ends, with the nodes gone and the directory removed, when its input ends.
@@ -175,6 +175,20 @@ impl Node {
     /// When it does not run.
     pub fn resume(&self) {
         self.signal("-CONT");
+    }
+
+    /// From now on it can make no file longer than a block, as on a disk without room: what it writes fails. Until it is
+    /// started again; it may end of its own accord.
+    ///
+    /// # Panics
+    /// When the limit can not be set (`prlimit` is part of util-linux).
+    pub fn fill_disk(&self) {
+        let pid = self.pid().unwrap_or_default();
+        let mut limit = Command::new("prlimit");
+        limit.args(["--pid", &pid, "--fsize=4096:"]);
+        let output = limit.output().expect("prlimit can be run");
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{}: {errors}", self.name);
     }
 
     /// SIGTERM; gone when this returns, by kill -9 when it has not ended of its own accord after half a minute.

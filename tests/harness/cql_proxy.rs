@@ -118,6 +118,7 @@ async fn answers(
             shared.dropped.fetch_add(1, Ordering::SeqCst);
             return Ok(());
         }
-        to.write_all(bytes.get(..length).unwrap_or_default()).await?;
+        to.write_all(bytes.get(..length).unwrap_or_default())
+            .await?;
     }
 }

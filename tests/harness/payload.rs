@@ -12,15 +12,15 @@ pub fn generated(seed: u64, count: usize) -> Vec<Webhook> {
     let mut random = SplitMix::new(seed);
     (0..count)
         .map(|number| {
-            let bytes = 1_000 + (random.next() % 29_000) as usize;
+            let bytes = 1_000 + (random.draw() % 29_000) as usize;
             let body = json!({
                 "ref": "refs/heads/main",
                 "number": number,
-                "repository": { "full_name": "octo/hello-wörld", "id": random.next() },
+                "repository": { "full_name": "octo/hello-wörld", "id": random.draw() },
                 "message": filler(&mut random, bytes),
             });
             Webhook {
-                delivery_id: format!("{:016x}-{number:05}", random.next()),
+                delivery_id: format!("{:016x}-{number:05}", random.draw()),
                 event: "push".into(),
                 body: Bytes::from(body.to_string()),
             }
@@ -59,7 +59,7 @@ pub fn examples() -> Vec<Webhook> {
 fn filler(random: &mut SplitMix, bytes: usize) -> String {
     let mut text = String::with_capacity(bytes + 16);
     while text.len() < bytes {
-        text.push_str(&format!("{:016x}", random.next()));
+        text.push_str(&format!("{:016x}", random.draw()));
     }
     text.truncate(bytes);
     text

@@ -48,10 +48,11 @@ impl Provider {
         let mut all = Vec::new();
         while pace < end {
             sleep_until(pace).await;
-            pace = pace.max(Instant::now() - Duration::from_secs(1)) + Duration::from_secs(1) / per_second;
+            pace = pace.max(Instant::now() - Duration::from_secs(1))
+                + Duration::from_secs(1) / per_second;
             let permit = Arc::clone(&room).acquire_owned().await;
             let permit = permit.expect("never closed");
-            let webhooks = payload::generated(random.next(), 1);
+            let webhooks = payload::generated(random.draw(), 1);
             let turn = random.below(self.instances.len());
             let repeat = random.below(REPEATED_ONE_IN) == 0;
             let this = self.clone();

@@ -20,6 +20,9 @@ use tokio::{
     time::sleep,
 };
 
+/// From the decision about an answer to its last byte in the socket, milliseconds, on a busy machine.
+const GETTING_OUT_MS: i64 = 500;
+
 /// What a receiver does with a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reply {
@@ -183,12 +186,21 @@ impl Receiver {
         format!("http://{}{path}", self.address)
     }
 
-    /// Refuses connections until [`Self::up`]. Open requests are cut off.
+    /// Refuses connections until [`Self::up`]. Open requests are cut off, and what was just answered counts as not answered:
+    /// it may not have got out.
     pub async fn down(&mut self) {
-        if let Some(server) = self.server.take() {
-            server.abort();
-            // An aborted task ends with an error, and that is what is wanted.
-            drop(server.await);
+        let Some(server) = self.server.take() else {
+            return;
+        };
+        server.abort();
+        // An aborted task ends with an error, and that is what is wanted.
+        drop(server.await);
+        let out_ms = now_ms() - GETTING_OUT_MS;
+        for arrival in &mut lock(&self.shared.log).arrivals {
+            if arrival.answered_at_ms.is_some_and(|at_ms| at_ms > out_ms) {
+                arrival.status = None;
+                arrival.answered_at_ms = None;
+            }
         }
     }
 
@@ -218,6 +230,13 @@ impl Receiver {
             .map(|arrival| arrival.delivery_id.as_str())
             .collect();
         ids.len()
+    }
+
+    /// Whether this delivery was answered 2xx.
+    pub fn has_accepted(&self, path: &str, delivery_id: &str) -> bool {
+        let log = lock(&self.shared.log);
+        let mut arrivals = log.arrivals.iter();
+        arrivals.any(|it| it.path == path && it.delivery_id == delivery_id && it.accepted())
     }
 
     /// How many requests have arrived.
@@ -321,8 +340,13 @@ fn code(status: u16) -> StatusCode {
 
 /// A status, the begin of a body, and an error where the rest should be.
 fn half_an_answer() -> Response<Body> {
-    let parts = [Ok(Bytes::from("not")), Err(io::ErrorKind::ConnectionAborted)];
-    let mut response = Response::new(Body::from_stream(stream::iter(parts.map(|it| it.map_err(io::Error::from)))));
+    let parts = [
+        Ok(Bytes::from("not")),
+        Err(io::ErrorKind::ConnectionAborted),
+    ];
+    let mut response = Response::new(Body::from_stream(stream::iter(
+        parts.map(|it| it.map_err(io::Error::from)),
+    )));
     response
         .headers_mut()
         .insert(http::header::CONTENT_LENGTH, 100.into());

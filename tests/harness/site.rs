@@ -72,6 +72,27 @@ impl Default for Limits {
 impl Site {
     /// On Kafka and Cassandra, with `partitions` partitions a topic.
     pub fn on_stack(stack: &Stack, test: &str, partitions: u32) -> Self {
+        let nodes = [&stack.kafka, &stack.cql].map(|address| vec![address.clone()]);
+        Self::on(&nodes, 1, test, partitions)
+    }
+
+    /// On three brokers and three replicas: everything is kept three times.
+    pub fn on_three(
+        brokers: &[String],
+        contact_points: &[String],
+        test: &str,
+        partitions: u32,
+    ) -> Self {
+        let nodes = [brokers, contact_points].map(<[String]>::to_vec);
+        Self::on(&nodes, 3, test, partitions)
+    }
+
+    fn on(
+        [brokers, contact_points]: &[Vec<String>; 2],
+        replication_factor: u32,
+        test: &str,
+        partitions: u32,
+    ) -> Self {
         let mut site = Self::new(test);
         let name = site.name.clone();
         let keyspace = name.replace('-', "_");
@@ -79,20 +100,19 @@ impl Site {
             r#"
 [log]
 kind = "kafka"
-brokers = ["{}"]
+brokers = {brokers:?}
 topic_prefix = "{name}"
 group = "{name}"
 partitions = {partitions}
-replication_factor = 1
+replication_factor = {replication_factor}
 session_timeout = "6s"
 
 [store]
 kind = "cql"
-contact_points = ["{}"]
+contact_points = {contact_points:?}
 keyspace = "{keyspace}"
-replication_factor = 1
-"#,
-            stack.kafka, stack.cql
+replication_factor = {replication_factor}
+"#
         );
         site
     }

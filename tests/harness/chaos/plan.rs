@@ -359,7 +359,10 @@ mod tests {
                     Fault::Broker(node, _) | Fault::Node(node, _) => (node, NODES),
                     Fault::LogOutage(node) | Fault::StoreOutage(node) => (node, NODES),
                     Fault::DiskFull(node) => (node, NODES),
-                    _ => continue,
+                    Fault::RollingRestart
+                    | Fault::RebalanceStorm(_)
+                    | Fault::DroppedAnswers
+                    | Fault::Receiver(_) => continue,
                 };
                 prop_assert!(victim < count);
             }

@@ -19,8 +19,8 @@ pub struct Report {
     pub recoveries_ms: Vec<Option<i64>>,
     /// From the end of the last fault until nothing was owed any more, milliseconds.
     pub drained_ms: i64,
-    /// From the first try to post a webhook, when all was mended, to its arrival. Milliseconds.
-    pub fresh_ms: i64,
+    /// From the first try to post a webhook, when all was mended, to its arrival. Milliseconds; none when it never arrived.
+    pub fresh_ms: Option<i64>,
     pub verdict: Verdict,
 }
 
@@ -53,7 +53,7 @@ impl Report {
             ended_by_themselves: 0,
             recoveries_ms,
             drained_ms: 0,
-            fresh_ms: 0,
+            fresh_ms: None,
             verdict: facts.judge(),
         }
     }
@@ -83,8 +83,15 @@ impl fmt::Display for Report {
         let seconds = |ms: i64| format!("{:.1}", ms as f64 / 1_000.0);
         let heads = ["fault", "times", "lasted s", "mended max s", "fresh max s"];
         let [fault, times, lasted, mended, fresh] = heads;
-        writeln!(f, "| {fault:32} | {times:>5} | {lasted:>8} | {mended:>12} | {fresh:>11} |")?;
-        writeln!(f, "| {:-<32} | {:->4}: | {:->7}: | {:->11}: | {:->10}: |", "", "", "", "", "")?;
+        writeln!(
+            f,
+            "| {fault:32} | {times:>5} | {lasted:>8} | {mended:>12} | {fresh:>11} |"
+        )?;
+        writeln!(
+            f,
+            "| {:-<32} | {:->4}: | {:->7}: | {:->11}: | {:->10}: |",
+            "", "", "", "", ""
+        )?;
         for (kind, row) in self.rows() {
             let recovery = row.recovery_ms_max.map_or_else(|| "-".to_owned(), seconds);
             writeln!(
@@ -95,7 +102,9 @@ impl fmt::Display for Report {
                 seconds(row.mended_ms_max),
             )?;
         }
-        let Verdict { oracle, explained, .. } = &self.verdict;
+        let Verdict {
+            oracle, explained, ..
+        } = &self.verdict;
         for (cause, repeats) in explained {
             writeln!(f, "repeats explained by {cause:?}: {}", repeats.len())?;
         }
@@ -112,7 +121,7 @@ impl fmt::Display for Report {
             self.ended_by_themselves,
             self.verdict.both,
             self.drained_ms,
-            self.fresh_ms,
+            self.fresh_ms.unwrap_or(-1),
         )?;
         write!(
             f,

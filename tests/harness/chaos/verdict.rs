@@ -158,7 +158,7 @@ impl Facts {
         let touched = self.touches.iter().filter_map(|touch| {
             let after_ms = match touch.cause {
                 Cause::Store => STORE_AFTER_MS,
-                _ => ON_THE_WIRE_MS,
+                Cause::Late | Cause::Killed | Cause::Frozen => ON_THE_WIRE_MS,
             };
             let meets = touch.from_ms <= answered_ms + NOTED_MS
                 && touch.to_ms + after_ms >= first.at_ms
@@ -199,7 +199,10 @@ impl Facts {
                 continue;
             };
             let delivery = (path.clone(), letter.delivery_id.clone());
-            let all = arrivals.get(&delivery).map(Vec::as_slice).unwrap_or_default();
+            let all = arrivals
+                .get(&delivery)
+                .map(Vec::as_slice)
+                .unwrap_or_default();
             let answered = |status: u16| all.iter().any(|it| it.status == Some(status));
             let just = match letter.reason.as_str() {
                 "gone" => answered(410),
@@ -259,20 +262,70 @@ impl Verdict {
         let shown = |cases: &[Delivery]| format!("{} {:?}", cases.len(), first_five(cases));
         let repeats = |cases: &[Repeat]| format!("{} {:#?}", cases.len(), first_five(cases));
         [
-            ("lost", self.oracle.lost.is_empty(), shown(&self.oracle.lost)),
-            ("altered", self.oracle.altered.is_empty(), shown(&self.oracle.altered)),
-            ("foreign", self.oracle.foreign.is_empty(), shown(&self.oracle.foreign)),
-            ("renamed", self.oracle.renamed.is_empty(), shown(&self.oracle.renamed)),
-            ("too many attempts", self.too_many.is_empty(), shown(&self.too_many)),
-            ("unjust dead letters", self.unjust.is_empty(), shown(&self.unjust)),
-            ("repeats unexplained", self.unexplained.is_empty(), repeats(&self.unexplained)),
-            ("one attempt twice", self.same_attempt.is_empty(), repeats(&self.same_attempt)),
+            (
+                "lost",
+                self.oracle.lost.is_empty(),
+                shown(&self.oracle.lost),
+            ),
+            (
+                "altered",
+                self.oracle.altered.is_empty(),
+                shown(&self.oracle.altered),
+            ),
+            (
+                "foreign",
+                self.oracle.foreign.is_empty(),
+                shown(&self.oracle.foreign),
+            ),
+            (
+                "renamed",
+                self.oracle.renamed.is_empty(),
+                shown(&self.oracle.renamed),
+            ),
+            (
+                "too many attempts",
+                self.too_many.is_empty(),
+                shown(&self.too_many),
+            ),
+            (
+                "unjust dead letters",
+                self.unjust.is_empty(),
+                shown(&self.unjust),
+            ),
+            (
+                "repeats unexplained",
+                self.unexplained.is_empty(),
+                repeats(&self.unexplained),
+            ),
+            (
+                "one attempt twice",
+                self.same_attempt.is_empty(),
+                repeats(&self.same_attempt),
+            ),
             ("too early", self.early.is_empty(), repeats(&self.early)),
         ]
         .into_iter()
         .filter(|(_, clean, _)| !clean)
         .map(|(name, _, cases)| (name, cases))
         .collect()
+    }
+
+    /// Ids of the first deliveries that something is wrong with.
+    pub fn suspects(&self) -> BTreeSet<String> {
+        let mut ids = BTreeSet::new();
+        let Report {
+            lost,
+            altered,
+            renamed,
+            ..
+        } = &self.oracle;
+        for cases in [lost, altered, renamed, &self.too_many, &self.unjust] {
+            ids.extend(first_five(cases).iter().map(|(_, id)| id.clone()));
+        }
+        for cases in [&self.unexplained, &self.same_attempt, &self.early] {
+            ids.extend(first_five(cases).iter().map(|case| case.delivery.1.clone()));
+        }
+        ids
     }
 
     /// Repeats that faults explain.

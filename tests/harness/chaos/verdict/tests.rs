@@ -150,7 +150,12 @@ fn a_frozen_dispatcher_that_goes_on_is_not_early() {
     ];
     let frozen = touch(Cause::Frozen, Some(1), 1_000, 17_900);
     let sent = vec![sent("a", Some(202), 0)];
-    assert!(facts(sent.clone(), arrivals.clone(), vec![frozen]).judge().faults().is_empty());
+    assert!(
+        facts(sent.clone(), arrivals.clone(), vec![frozen])
+            .judge()
+            .faults()
+            .is_empty()
+    );
     assert_eq!(facts(sent, arrivals, vec![]).judge().early.len(), 1);
 }
 
@@ -230,7 +235,11 @@ fn history(seed: u64, count: usize) -> Facts {
         for attempt in 1..=ends {
             at_ms += 7_000 + random.below(5_000) as i64;
             let sent_by = random.below(3);
-            let status = if attempt == ends { 200 } else { [200, 429, 503][random.below(3)] };
+            let status = if attempt == ends {
+                200
+            } else {
+                [200, 429, 503][random.below(3)]
+            };
             arrivals.push(arrival(&id, attempt, sent_by, status, at_ms));
             if status == 200 && attempt < ends {
                 let killed = touch(Cause::Killed, Some(sent_by), at_ms + 10, at_ms + 10);
