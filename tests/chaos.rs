@@ -78,6 +78,13 @@ async fn nothing_acknowledged_is_lost_whatever_is_killed_frozen_or_cut_off() {
     );
     let site = site(&cluster, proxy_port, [&calm, &troubled]);
     site.prepare().await;
+    let stack = Stack {
+        kafka: cluster.kafka_brokers().join(","),
+        cql: cluster.contact_points().join(","),
+    };
+    // What the judge needs is there before anything is broken.
+    let letters = dead_letters::read(&stack, site.topic_prefix(), None).await;
+    assert!(letters.is_empty(), "{letters:?}");
     let mut dispatchers = Fleet::start(&site, Role::Dispatcher, DISPATCHERS).await;
     let mut ingests = Fleet::start(&site, Role::Ingest, INGESTS).await;
 
@@ -95,10 +102,6 @@ async fn nothing_acknowledged_is_lost_whatever_is_killed_frozen_or_cut_off() {
     let mended = Instant::now();
 
     let fresh_ms = fresh(&provider, &calm, &mut sent).await;
-    let stack = Stack {
-        kafka: cluster.kafka_brokers().join(","),
-        cql: cluster.contact_points().join(","),
-    };
     let mut oracle = Oracle {
         sent,
         destinations: destinations(),
