@@ -78,10 +78,7 @@ async fn nothing_acknowledged_is_lost_whatever_is_killed_frozen_or_cut_off() {
     );
     let site = site(&cluster, proxy_port, [&calm, &troubled]);
     site.prepare().await;
-    let stack = Stack {
-        kafka: cluster.kafka_brokers().join(","),
-        cql: cluster.contact_points().join(","),
-    };
+    let stack = stack(&cluster);
     // What the judge needs is there before anything is broken.
     let letters = dead_letters::read(&stack, site.topic_prefix(), None).await;
     assert!(letters.is_empty(), "{letters:?}");
@@ -155,6 +152,14 @@ async fn proxy(cluster: &Cluster) -> (CqlProxy, u16) {
         .map(|node| node.parse().expect("an address"))
         .collect();
     (CqlProxy::start(&nodes, port).await, port)
+}
+
+/// What the foreign consumer needs to know.
+fn stack(cluster: &Cluster) -> Stack {
+    Stack {
+        kafka: cluster.kafka_brokers().join(","),
+        cql: cluster.contact_points().join(","),
+    }
 }
 
 /// Names and paths.
