@@ -230,7 +230,7 @@ async fn drain(oracle: &mut Oracle, receivers: &[&Receiver], stack: &Stack, pref
         if now < owed {
             (owed, since) = (now, Instant::now());
         }
-        sleep(Duration::from_secs(2)).await;
+        sleep(Duration::from_secs(5)).await;
     }
 }
 
