@@ -36,7 +36,10 @@ use tokio::time::{Instant, sleep};
 /// Faults for so long, when nothing is said: with start and judgement some five minutes.
 const MINUTES: u64 = 3;
 const SEED: u64 = 1;
-const WEBHOOKS_PER_SECOND: u32 = 15;
+const WEBHOOKS_PER_SECOND: u32 = 10;
+/// Statements that each dispatcher has in flight at the store. Three replicas on two processors that they share with all the
+/// rest decide some hundred a second, and give each one a second: with more at once, none would come to its end.
+const STATEMENTS_MAX: u32 = 16;
 /// Six tries in some fifteen seconds, more when answers take their time.
 const TRIES_MAX: u32 = 6;
 /// After everything is mended: nothing new for so long is a standstill. Longer than all waits: a backoff, a lease, a tier, a
@@ -185,6 +188,7 @@ fn site(cluster: &Cluster, proxy_port: u16, [calm, troubled]: [&Receiver; 2]) ->
     };
     let contact_points: Vec<_> = cluster.contact_points().iter().map(behind_proxy).collect();
     let mut site = Site::on_three(&cluster.kafka_brokers(), &contact_points, "chaos", 12);
+    site.store(&format!("in_flight_max = {STATEMENTS_MAX}"));
     let limits = Limits {
         base_s: BASE_S,
         factor: 1.5,

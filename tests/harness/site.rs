@@ -24,6 +24,7 @@ pub struct Site {
     dir: TempDir,
     name: String,
     backend: String,
+    store: String,
     ingest: String,
     admin: String,
     dispatcher: String,
@@ -139,6 +140,7 @@ replication_factor = {replication_factor}
             dir,
             name: format!("e2e-{test}-{short}"),
             backend: String::new(),
+            store: String::new(),
             ingest: String::new(),
             admin: String::new(),
             dispatcher: String::new(),
@@ -180,6 +182,11 @@ retry = {{ base = "{base_s}s", factor = {factor:?}, cap = "{cap_s}s", jitter = {
     pub fn without_breaker(&mut self) {
         self.destinations
             .push_str("breaker = { enabled = false }\n");
+    }
+
+    /// Further lines of the section `[store]`.
+    pub fn store(&mut self, lines: &str) {
+        self.store = lines.to_owned();
     }
 
     /// Lines of the section `[ingest]`.
@@ -243,6 +250,7 @@ retry = {{ base = "{base_s}s", factor = {factor:?}, cap = "{cap_s}s", jitter = {
         let path = self.dir.path().join(format!("{number}.toml"));
         let text = format!(
             r#"{backend}
+{store}
 [ingest]
 listen = "127.0.0.1:{ingest_port}"
 {ingest}
@@ -263,6 +271,7 @@ source = "github"
 to = [{route}]
 "#,
             backend = self.backend,
+            store = self.store,
             ingest = self.ingest,
             admin = self.admin,
             dispatcher = self.dispatcher,
