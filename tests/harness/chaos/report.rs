@@ -85,18 +85,18 @@ impl fmt::Display for Report {
         let [fault, times, lasted, mended, fresh] = heads;
         writeln!(
             f,
-            "| {fault:32} | {times:>5} | {lasted:>8} | {mended:>12} | {fresh:>11} |"
+            "| {fault:34} | {times:>5} | {lasted:>8} | {mended:>12} | {fresh:>11} |"
         )?;
         writeln!(
             f,
-            "| {:-<32} | {:->4}: | {:->7}: | {:->11}: | {:->10}: |",
+            "| {:-<34} | {:->4}: | {:->7}: | {:->11}: | {:->10}: |",
             "", "", "", "", ""
         )?;
         for (kind, row) in self.rows() {
             let recovery = row.recovery_ms_max.map_or_else(|| "-".to_owned(), seconds);
             writeln!(
                 f,
-                "| {kind:32} | {:>5} | {:>8} | {:>12} | {recovery:>11} |",
+                "| {kind:34} | {:>5} | {:>8} | {:>12} | {recovery:>11} |",
                 row.count,
                 seconds(row.lasted_ms),
                 seconds(row.mended_ms_max),
