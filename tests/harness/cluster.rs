@@ -21,6 +21,9 @@ const UP_DEADLINE_S: u64 = 300;
 const NODE_DEADLINE: Duration = Duration::from_secs(300);
 /// A node that has not gone so long after SIGTERM is killed: a broker waits long for a controller that it lacks.
 const STOP_DEADLINE: Duration = Duration::from_secs(30);
+/// A file system in memory, on Linux, and what must be free there: a run's data and as much again.
+const MEMORY: &str = "/dev/shm";
+const MEMORY_MIN_KIB: u64 = 4 << 20;
 /// Ends, with the nodes gone and the directory removed, when its input ends.
 const GUARD: &str = r#"cat >/dev/null
 for pid in "$2"/*/pid; do kill -CONT "$(cat "$pid")"; done 2>/dev/null
@@ -82,7 +85,7 @@ impl Cluster {
             say_skipped();
             return None;
         }
-        let run = tempfile::tempdir().map(TempDir::keep).expect("a directory");
+        let run = directory();
         let mut cluster = Self {
             kafka: Vec::new(),
             cassandra: Vec::new(),
@@ -266,6 +269,22 @@ impl Node {
             .collect();
         eprintln!("--- last complaints of {}\n{}", self.name, last.join("\n"));
     }
+}
+
+/// In memory where there is room: each decision of the store waits for the disks of two replicas, which is a second and more
+/// while a compiler writes to the same one, and then nothing is decided in time.
+fn directory() -> PathBuf {
+    let free = Command::new("df")
+        .args(["--output=avail", "-k", MEMORY])
+        .output()
+        .ok()
+        .and_then(|output| String::from_utf8(output.stdout).ok());
+    let free_kib = free.and_then(|text| text.lines().last()?.trim().parse::<u64>().ok());
+    let made = match free_kib {
+        Some(kib) if kib >= MEMORY_MIN_KIB => tempfile::tempdir_in(MEMORY),
+        _ => tempfile::tempdir(),
+    };
+    made.map(TempDir::keep).expect("a directory")
 }
 
 fn script(run: &Path, verb: &str) -> Command {
