@@ -85,10 +85,11 @@ pub(crate) enum Fault {
         for_ms: u64,
         lost: bool,
     },
-    /// A dispatcher does not reach the store.
+    /// A dispatcher does not reach the store; with `lost` the group takes all partitions away from everybody meanwhile.
     Cut {
         dispatcher: usize,
         for_ms: u64,
+        lost: bool,
     },
     /// Ingest dies with all requests, and starts again.
     CrashIngest,

@@ -276,12 +276,15 @@ async fn live(
 }
 
 /// The rule that a source's webhooks are signed by.
-pub(crate) fn rule(source: &str) -> ingest::Rule {
-    let scheme = if source == "standard" {
-        "standard-webhooks"
+pub(crate) fn rule(source: &str) -> &'static ingest::Rule {
+    static RULES: OnceLock<[ingest::Rule; 2]> = OnceLock::new();
+    let [github, standard] = RULES.get_or_init(|| {
+        let mut presets = ingest::rule::presets().expect("they are ours");
+        ["github", "standard-webhooks"].map(|name| presets.remove(name).expect("is there").verify)
+    });
+    if source == "standard" {
+        standard
     } else {
-        "github"
-    };
-    let mut presets = ingest::rule::presets().expect("they are ours");
-    presets.remove(scheme).expect("is there").verify
+        github
+    }
 }

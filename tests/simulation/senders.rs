@@ -56,7 +56,7 @@ fn request(scene: &Scene, webhook: &Planned) -> Request<Body> {
         body: &webhook.body,
         now_ms: scene.clock.now_ms(),
     };
-    let made = sign(&rule(webhook.source), &[SECRET.as_bytes()], &unsigned);
+    let made = sign(rule(webhook.source), &[SECRET.as_bytes()], &unsigned);
     let mut request = Request::post(format!("/hooks/{}", webhook.source));
     for (name, value) in made.expect("can be signed") {
         request = request.header(name, value);

@@ -292,8 +292,15 @@ impl World {
                     (0..scene.plan.partitions).for_each(|partition| log.revoke(partition, true));
                 }
             }
-            Fault::Cut { dispatcher, for_ms } => {
+            Fault::Cut {
+                dispatcher,
+                for_ms,
+                lost,
+            } => {
                 scene.set_weather(|it| it.cut[dispatcher] = true);
+                if lost {
+                    (0..scene.plan.partitions).for_each(|partition| log.revoke(partition, true));
+                }
                 let until_ms = at_ms + for_ms;
                 self.later.push((until_ms, Later::Reaches(dispatcher)));
             }

@@ -143,6 +143,7 @@ impl Plan {
             13 => Fault::Cut {
                 dispatcher,
                 for_ms: lot.pick(&[2_000, 20_000, 40_000]),
+                lost: lot.chance(0.7),
             },
             _ => Fault::Crash {
                 dispatcher,
