@@ -177,6 +177,7 @@ impl Oracle {
         if let Some(posted) = self.posted.get_mut(&key) {
             posted.acknowledged = true;
         }
+        self.check_carried();
     }
 
     /// The store's answer about a delivery was lost, late or none.

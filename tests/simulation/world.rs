@@ -20,8 +20,8 @@ use tokio::{
 /// After the faults have ended, a fresh webhook is delivered within this time (invariant 8): attempts that hang when the
 /// receivers mend may first run into their timeout of up to 20 s, and a failing port is asked again after up to 6 s.
 const FRESH_WITHIN_MS: i64 = 30_000;
-/// When nothing has come to rest by then, it never does.
-const REST_WITHIN: Duration = Duration::from_secs(6 * 3_600);
+/// When nothing has come to rest by then, it never does. Longer than any `max_age` and the tiers of deferrals.
+const REST_WITHIN: Duration = Duration::from_secs(3 * 3_600);
 /// Longer than a lease and a skew: whoever would send again has done so.
 const QUIET: Duration = Duration::from_secs(40);
 
@@ -164,6 +164,7 @@ impl World {
                 machine.start();
             }
             while self.posts.try_join_next().is_some() {}
+            self.scene.oracle().check_carried();
             if self.posts.is_empty() && self.scene.oracle().unsettled().is_none() {
                 break;
             }

@@ -26,6 +26,19 @@ impl Oracle {
         None
     }
 
+    /// Whatever is still open can come to its end.
+    pub(crate) fn check_carried(&mut self) {
+        let lost = self
+            .obligations()
+            .into_iter()
+            .find(|key| !self.is_carried(key));
+        if let Some(key) = lost {
+            let row = self.rows.get(&key);
+            let what = format!("{key}: acknowledged, and no record carries it; row {row:?}");
+            self.violated(1, what, Some(&key));
+        }
+    }
+
     /// When a delivery came to its end, milliseconds from the start.
     pub(crate) fn ended_at_ms(&self, key: &DeliveryKey) -> Option<i64> {
         self.ended_at_ms.get(key).copied()

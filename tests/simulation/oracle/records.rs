@@ -186,7 +186,7 @@ impl Oracle {
     }
 
     /// Whether the delivery has ended, or some record that is still to be read can bring it there.
-    fn is_carried(&self, key: &DeliveryKey) -> bool {
+    pub(super) fn is_carried(&self, key: &DeliveryKey) -> bool {
         let row = self.rows.get(key);
         let carriers = self.carriers.get(key).into_iter().flatten();
         let mut open = carriers.filter(|carrier| {
