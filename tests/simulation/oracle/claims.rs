@@ -220,9 +220,11 @@ impl Oracle {
             Reason::Gone => outcome == Some(OutcomeKind::Gone),
             Reason::Exhausted => after.attempts >= attempts_max,
             Reason::Expired => outcome != Some(OutcomeKind::Delivered),
-            Reason::Blocked | Reason::Undecodable | Reason::UnknownDestination | Reason::Other => {
-                false
-            }
+            Reason::Blocked
+            | Reason::DestinationPaused
+            | Reason::Undecodable
+            | Reason::UnknownDestination
+            | Reason::Other => false,
         };
         if !right {
             let what = format!("{key}: given up as {reason:?} after {outcome:?}: {after:?}");
