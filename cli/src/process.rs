@@ -284,6 +284,7 @@ impl Running {
 
     fn dispatch(&mut self, loaded: &Loaded, clock: &Clock, store: AnyStore) -> Result<(), Failure> {
         let config = &loaded.config;
+        store.observe();
         let checked = store.clone();
         self.readiness.check("store", CHECK_DEADLINE, move || {
             let store = checked.clone();

@@ -74,7 +74,9 @@ pub struct CqlConfig {
     /// One whole call with its re-issued statements.
     #[serde(with = "humantime_serde")]
     pub deadline: Duration,
-    /// Statements that may be in flight at once from this process.
+    /// Statements that may be in flight at once from this process; others wait their turn. Enough for thousands of rounds a
+    /// second at the tens of milliseconds that one takes; without a limit a server that gets slower gets slower still
+    /// (scylladb commit 8e293cd5e8).
     pub in_flight_max: usize,
     /// User name.
     pub user: Option<String>,
@@ -129,7 +131,8 @@ pub struct TlsConfig {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct RetentionConfig {
-    /// Processing and waiting: after the end of the lease or of the wait. At least an hour.
+    /// Processing and waiting: after the end of the lease or of the wait. At least an hour. A store that is away for longer
+    /// forgets who was in mid-attempt: what those attempts delivered is delivered again.
     #[serde(with = "humantime_serde")]
     pub open: Duration,
     /// Failed.
@@ -292,7 +295,7 @@ impl Default for RetentionConfig {
     fn default() -> Self {
         let days = |days: u64| Duration::from_secs(days * 86_400);
         Self {
-            open: days(1),
+            open: days(7),
             failed: days(14),
             completed: days(30),
         }

@@ -25,20 +25,23 @@ mod schema;
 mod seen;
 mod standings;
 mod statement;
+mod turns;
 
 pub use schema::{Migrated, migrate};
 
 use crate::{
-    Noted, Standing, Standings, Store, StoreError,
+    Load, Noted, Standing, Standings, Store, StoreError,
     claim::{self, Claim, ClaimAsk, Held, Renewal, Retention, Row, Status, Step, To, Transition},
     config::CqlConfig,
 };
-use issue::{Issuer, TooLate};
+use issue::{Issuer, TooLate, pause};
 use schemas::{DeliveryKey, Reason};
+use scylla::{client::session::Session, statement::SerialConsistency};
 use seen::Seen;
 use statement::Statements;
 use std::{path::Path, sync::Arc, time::Duration};
 use tokio::{sync::Mutex, time::Instant};
+use turns::Turns;
 
 /// Rounds of a call that loses every race. Each lost round is a write of somebody else, so more is a storm.
 const ROUNDS_MAX: u32 = 16;
@@ -86,17 +89,25 @@ impl CqlStore {
         let session = connect::session(config, secrets_base).await?;
         let deadline = connect::deadline(config);
         let serial = connect::serial(config.serial);
+        let mut last = TooLate::of("preparing statements");
+        // One node may hang while the others serve: what it did not answer is asked of the next.
         let start = async {
-            schema::verify(&session, &config.keyspace).await?;
-            let prepared = Statements::prepare(&session, &config.keyspace, serial).await;
-            prepared.map_err(|error| StoreError::Unavailable(error.to_string()))
+            for tries in 0.. {
+                match prepare(&session, &config.keyspace, serial).await {
+                    Err(StoreError::Unavailable(cause)) => last.note(&cause),
+                    prepared => return prepared,
+                }
+                pause(tries).await;
+            }
+            Err(TooLate::of("preparing statements").unavailable())
         };
         let statements = match tokio::time::timeout_at(deadline, Box::pin(start)).await {
             Ok(statements) => statements?,
-            Err(_elapsed) => return Err(TooLate::of("preparing statements").unavailable()),
+            Err(_elapsed) => return Err(last.unavailable()),
         };
+        let turns = Turns::new(config.in_flight_max, config.deadline);
         let shared = Shared {
-            issuer: Issuer::new(session, config.in_flight_max),
+            issuer: Issuer::new(session, turns),
             statements,
             retention: config.retention.to_retention(),
             deadline: config.deadline,
@@ -105,6 +116,11 @@ impl CqlStore {
         Ok(Self {
             shared: Arc::new(shared),
         })
+    }
+
+    /// How busy it is, now.
+    pub fn load(&self) -> Load {
+        self.shared.issuer.load()
     }
 
     async fn transit(&self, held: &Held, to: To, now_ms: i64) -> Result<Transition, StoreError> {
@@ -330,6 +346,17 @@ impl Shared {
     fn values(&self, key: &DeliveryKey, row: &Row, now_ms: i64) -> statement::Values {
         statement::values(key, row, statement::ttl_secs(row, &self.retention, now_ms))
     }
+}
+
+/// Checks the table and prepares the statements on it.
+async fn prepare(
+    session: &Session,
+    keyspace: &str,
+    serial: SerialConsistency,
+) -> Result<Statements, StoreError> {
+    schema::verify(session, keyspace).await?;
+    let prepared = Statements::prepare(session, keyspace, serial).await;
+    prepared.map_err(|error| StoreError::Unavailable(error.to_string()))
 }
 
 /// The row that `seen` means for its owner, whose write its expiry does not stop.

@@ -125,6 +125,17 @@ pub trait Store: Clone + Send + Sync + 'static {
     fn ready(&self) -> impl Future<Output = Result<(), StoreError>> + Send;
 }
 
+/// How busy the client of a store over the network is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Load {
+    /// Statements that were sent and not answered.
+    pub in_flight: usize,
+    /// Statements that wait because `in_flight_max` are in flight.
+    pub waiting: usize,
+    /// Statements that were sent again, since the start: not begun, or of unknown outcome.
+    pub reissued: u64,
+}
+
 /// A store that does not answer as it should.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StoreError {

@@ -1,8 +1,10 @@
 //! Every instrument of the dispatcher and its attributes, in one place. Delivery ids are never attributes.
 
 mod loads;
+mod store;
 
 pub use loads::PartitionFigures;
+pub use store::observe_store;
 
 use crate::window::Load;
 use loads::Loads;

@@ -26,8 +26,7 @@ const MEMORY: &str = "/dev/shm";
 const MEMORY_MIN_KIB: u64 = 4 << 20;
 /// Ends, with the nodes gone and the directory removed, when its input ends.
 const GUARD: &str = r#"cat >/dev/null
-for pid in "$2"/*/pid; do kill -CONT "$(cat "$pid")"; done 2>/dev/null
-"$1" down
+"$1" kill
 rm -rf "$2""#;
 
 /// The set. Everything it started has ended when it is dropped.
@@ -231,6 +230,11 @@ impl Node {
         run_to_end(wait).await;
     }
 
+    /// Where its config, log and data are.
+    fn dir(&self) -> PathBuf {
+        self.run.join(&self.name)
+    }
+
     /// Whether its process is there, paused or not.
     pub fn is_running(&self) -> bool {
         self.pid().is_some_and(|pid| kill("-0", &pid))
@@ -242,7 +246,7 @@ impl Node {
     }
 
     fn pid(&self) -> Option<String> {
-        read(&self.run.join(&self.name).join("pid"))
+        read(&self.dir().join("pid"))
     }
 
     fn signal(&self, signal: &str) {
@@ -257,7 +261,7 @@ impl Node {
         reason = "the test runner shows it below the failure"
     )]
     fn show_complaints(&self) {
-        let log = read(&self.run.join(&self.name).join("log")).unwrap_or_default();
+        let log = read(&self.dir().join("log")).unwrap_or_default();
         let loud = |line: &&str| line.contains("ERROR") || line.contains("WARN");
         let lines: Vec<_> = log.lines().filter(loud).collect();
         let last: Vec<_> = lines
@@ -311,7 +315,7 @@ fn guard(run: &Path) -> Child {
     let mut shell = Command::new("bash");
     shell.args(["-c", GUARD, "guard"]);
     shell.arg(root().join("tests/stack/stack")).arg(run);
-    let settings = script(run, "down");
+    let settings = script(run, "kill");
     for (name, value) in settings.get_envs() {
         match value {
             Some(value) => shell.env(name, value),

@@ -62,6 +62,20 @@ pub(crate) fn must_exist(config: &EmbeddedConfig) -> Result<(), Failure> {
 
 // === impl AnyStore ===
 
+impl AnyStore {
+    /// Shows in the metrics how busy the client is; the embedded store has none.
+    pub(crate) fn observe(&self) {
+        match self {
+            Self::Embedded(_) => {}
+            #[cfg(feature = "cql")]
+            Self::Cql(store) => {
+                let store = store.clone();
+                dispatcher::metrics::observe_store(move || store.load());
+            }
+        }
+    }
+}
+
 impl Store for AnyStore {
     async fn claim(&self, ask: &ClaimAsk, now_ms: i64) -> Result<Claim, StoreError> {
         match self {

@@ -26,8 +26,13 @@ use scylla::{
 use std::{future::Future, path::Path, pin::Pin, sync::Arc, time::Duration};
 use tokio::time::Instant;
 
-/// A peer that says nothing for this long is asked; without an answer its connection is dropped after as long again.
-const KEEPALIVE: Duration = Duration::from_secs(5);
+/// A peer is asked so often whether it is there.
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Without an answer its connections are dropped after this time. What was asked of it then goes to another node at once;
+/// together with the interval less than a statement's timeout, which would otherwise be waited for by every statement that
+/// is sent to a node that hangs (scylla-rust-driver#718).
+const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(4);
 
 /// More than any configuration that is checked asks for.
 const WITHIN_MAX: Duration = Duration::from_secs(86_400);
@@ -50,7 +55,7 @@ pub(super) async fn session(
     let builder = builder(config, secrets_base)?;
     let deadline = deadline(config);
     let mut last = TooLate::of("connecting");
-    loop {
+    for tries in 0.. {
         match tokio::time::timeout_at(deadline, Box::pin(builder.build())).await {
             Err(_elapsed) => return Err(last.unavailable()),
             Ok(Ok(session)) => {
@@ -62,10 +67,12 @@ pub(super) async fn session(
                 None => last.note(&error),
             },
         }
-        if tokio::time::timeout_at(deadline, pause()).await.is_err() {
-            return Err(last.unavailable());
+        let paused = tokio::time::timeout_at(deadline, pause(tries)).await;
+        if paused.is_err() {
+            break;
         }
     }
+    Err(last.unavailable())
 }
 
 /// The end of a start that begins now.
@@ -107,8 +114,8 @@ fn builder(config: &CqlConfig, secrets_base: &Path) -> Result<SessionBuilder, St
         .default_execution_profile_handle(profile.into_handle())
         .connection_timeout(config.connect_timeout)
         .keyspaces_to_fetch([config.keyspace.as_str()])
-        .keepalive_interval(KEEPALIVE)
-        .keepalive_timeout(KEEPALIVE);
+        .keepalive_interval(KEEPALIVE_INTERVAL)
+        .keepalive_timeout(KEEPALIVE_TIMEOUT);
     if let Some(datacenter) = &config.datacenter {
         builder = builder.prefer_datacenter(datacenter.clone());
     }

@@ -1,25 +1,25 @@
 //! Issuing one statement until its outcome is known.
 
-use super::{fault, fault::Fault, seen::Answer, statement::Values};
-use crate::StoreError;
+use super::{fault, fault::Fault, seen::Answer, statement::Values, turns::Turns};
+use crate::{Load, StoreError};
 use scylla::{
     client::session::Session, errors::ExecutionError, response::query_result::QueryRowsResult,
     statement::prepared::PreparedStatement, value::Row,
 };
 use std::time::Duration;
-use tokio::{
-    sync::{Semaphore, SemaphorePermit},
-    time::Instant,
-};
+use tokio::time::Instant;
 
 /// Pause before a statement is issued again, milliseconds: short against a lease, long enough that two ballots part.
 const PAUSE_MS: std::ops::RangeInclusive<u64> = 20..=100;
+/// The pause doubles so often while there is no answer, to a second or so: a cluster without a quorum answers at once that it
+/// has none, and must find the time to get well.
+const PAUSE_DOUBLINGS_MAX: u32 = 4;
 
 /// The session, with a limit on what is in flight.
 #[derive(Debug)]
 pub(super) struct Issuer {
     session: Session,
-    permits: Semaphore,
+    turns: Turns,
 }
 
 /// Makes what is wanted of the rows of an answer.
@@ -44,12 +44,12 @@ pub(super) struct TooLate {
 // === impl Issuer ===
 
 impl Issuer {
-    pub(super) fn new(session: Session, in_flight_max: usize) -> Self {
-        let permits = in_flight_max.clamp(1, Semaphore::MAX_PERMITS);
-        Self {
-            session,
-            permits: Semaphore::new(permits),
-        }
+    pub(super) fn new(session: Session, turns: Turns) -> Self {
+        Self { session, turns }
+    }
+
+    pub(super) fn load(&self) -> Load {
+        self.turns.load()
     }
 
     /// Issues the same conditional write with the same values until it is answered, refused, or `deadline` has passed.
@@ -104,14 +104,17 @@ impl Issuer {
         mut last: TooLate,
         parse: Parse<T>,
     ) -> Result<T, StoreError> {
-        loop {
-            let permit = turn(&self.permits, deadline, &last).await?;
+        for tries in 0_u32.. {
+            if tries > 0 {
+                self.turns.again();
+            }
+            let permit = self.turns.next(deadline, &last).await?;
             let tried =
                 tokio::time::timeout_at(deadline, self.once(statement, values, parse)).await;
             drop(permit);
             match tried {
                 Err(_elapsed) => {
-                    last.in_doubt = true;
+                    last.in_doubt();
                     return Err(last.unavailable());
                 }
                 Ok(Tried::Answered(answer)) => return Ok(answer),
@@ -120,15 +123,17 @@ impl Issuer {
                     Fault::Refused => return Err(StoreError::Refused(error.to_string())),
                     Fault::NotStarted => last.note(&error),
                     Fault::Unknown => {
-                        last.in_doubt = true;
+                        last.in_doubt();
                         last.note(&error);
                     }
                 },
             }
-            if tokio::time::timeout_at(deadline, pause()).await.is_err() {
-                return Err(last.unavailable());
+            let paused = tokio::time::timeout_at(deadline, pause(tries)).await;
+            if paused.is_err() {
+                break;
             }
         }
+        Err(last.unavailable())
     }
 
     async fn once<T>(
@@ -177,6 +182,20 @@ impl TooLate {
         }
     }
 
+    /// From now on a statement may have been executed.
+    pub(super) fn in_doubt(&mut self) {
+        self.in_doubt = true;
+    }
+
+    /// No turn came in time. What an earlier statement ended with says more.
+    pub(super) fn without_turn(mut self) -> Self {
+        if self.last.is_none() {
+            let why = "nothing was sent, `in_flight_max` statements are in flight already";
+            self.last = Some(why.to_owned());
+        }
+        self
+    }
+
     pub(super) fn note(&mut self, error: &dyn std::fmt::Display) {
         let error = error.to_string();
         tracing::debug!(
@@ -198,58 +217,28 @@ impl TooLate {
     }
 }
 
-/// Waits a little, at random.
-pub(super) async fn pause() {
-    tokio::time::sleep(Duration::from_millis(rand::random_range(PAUSE_MS))).await;
+/// Waits a little, at random, and longer after more `tries`.
+pub(super) async fn pause(tries: u32) {
+    tokio::time::sleep(pause_of(tries, rand::random_range(PAUSE_MS))).await;
 }
 
-/// Waits for the right to send a statement.
-///
-/// # Errors
-/// [`StoreError::Unavailable`] when `deadline` passes first. Waiting sends nothing: what is in doubt is what `last` says.
-async fn turn<'a>(
-    permits: &'a Semaphore,
-    deadline: Instant,
-    last: &TooLate,
-) -> Result<Option<SemaphorePermit<'a>>, StoreError> {
-    match tokio::time::timeout_at(deadline, permits.acquire()).await {
-        // Never closed; were it, the statement would go out without a limit, and be right all the same.
-        Ok(permit) => Ok(permit.ok()),
-        Err(_elapsed) => {
-            let mut last = last.clone();
-            if last.last.is_none() {
-                let why = "nothing was sent, `in_flight_max` statements are in flight already";
-                last.last = Some(why.to_owned());
-            }
-            Err(last.unavailable())
-        }
-    }
+fn pause_of(tries: u32, first_ms: u64) -> Duration {
+    Duration::from_millis(first_ms << tries.min(PAUSE_DOUBLINGS_MAX))
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{TooLate, turn};
-    use crate::StoreError;
-    use tokio::{sync::Semaphore, time::Instant};
+    use super::{PAUSE_MS, pause_of};
+    use std::time::Duration;
 
-    #[tokio::test]
-    async fn waiting_for_a_turn_puts_nothing_in_doubt() {
-        let permits = Semaphore::new(1);
-        let mut last = TooLate::of("writing");
-        let held = turn(&permits, Instant::now(), &last).await;
-        assert!(held.as_ref().is_ok_and(Option::is_some), "{held:?}");
-        let message = async |last: &TooLate| match turn(&permits, Instant::now(), last).await {
-            Err(StoreError::Unavailable(message)) => message,
-            other => panic!("{other:?}"),
-        };
-        let told = message(&last).await;
-        assert!(told.contains("nothing was sent"), "{told}");
-        assert!(!told.contains("may have happened"), "{told}");
-
-        // What an earlier statement left in doubt stays so.
-        last.in_doubt = true;
-        last.note(&"no answer");
-        let told = message(&last).await;
-        assert!(told.contains("(it may have happened): no answer"), "{told}");
+    #[test]
+    fn pauses_grow_to_about_a_second_and_no_further() {
+        let [first, last] = [*PAUSE_MS.start(), *PAUSE_MS.end()];
+        assert_eq!(pause_of(0, first), Duration::from_millis(20));
+        assert_eq!(pause_of(1, last), Duration::from_millis(200));
+        for tries in [4, 5, u32::MAX] {
+            assert_eq!(pause_of(tries, first), Duration::from_millis(320));
+            assert_eq!(pause_of(tries, last), Duration::from_millis(1_600));
+        }
     }
 }

@@ -276,6 +276,95 @@ async fn no_answer_at_all_is_unavailable_and_asking_again_finds_out() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_more_statements_than_allowed_are_in_flight() {
+    const IN_FLIGHT_MAX: usize = 4;
+    let Some(node) = Node::get().await else {
+        return;
+    };
+    let capped = CqlConfig {
+        in_flight_max: IN_FLIGHT_MAX,
+        // No statement is given up before its call is.
+        request_timeout: Duration::from_secs(3),
+        deadline: Duration::from_secs(3),
+        ..node.config()
+    };
+    let mut via = Proxied::new(&node, capped).await;
+    let now = now_ms();
+    let (hit, mut hits) = mpsc::unbounded_channel();
+    let swallow = RequestRule(
+        Condition::RequestOpcode(RequestOpcode::Execute),
+        RequestReaction::drop_frame().with_feedback_when_performed(hit),
+    );
+    via.proxy.running_nodes[0].change_request_rules(Some(vec![swallow]));
+    let asks: Vec<_> = (0..40).map(|_| ask()).collect();
+    let calls = asks.iter().map(|ask| {
+        let (store, ask) = (via.store.clone(), ask.clone());
+        tokio::spawn(async move { store.claim(&ask, now).await })
+    });
+    let calls: Vec<_> = calls.collect();
+    let busy = timeout(PATIENCE, async {
+        while via.store.load().waiting < asks.len() - IN_FLIGHT_MAX {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        via.store.load()
+    });
+    let busy = busy.await.expect("all wait");
+    assert_eq!(busy.in_flight, IN_FLIGHT_MAX);
+    let mut unsent = 0;
+    for call in calls {
+        let answer = call.await.expect("no panic");
+        assert!(is_unavailable(&answer), "{answer:?}");
+        unsent += usize::from(answer.unwrap_err().to_string().contains("nothing was sent"));
+    }
+    assert_eq!(unsent, asks.len() - IN_FLIGHT_MAX);
+    let mut sent = 0;
+    while hits.try_recv().is_ok() {
+        sent += 1;
+    }
+    assert_eq!(sent, IN_FLIGHT_MAX);
+    let idle = via.store.load();
+    assert_eq!((idle.in_flight, idle.waiting), (0, 0));
+
+    // Nobody was forgotten.
+    via.proxy.turn_off_rules();
+    for ask in asks {
+        assert_eq!(claimed(&via.store, &ask, now).await.row.attempts, 1);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_store_that_has_no_quorum_is_not_stormed() {
+    let Some(node) = Node::get().await else {
+        return;
+    };
+    let short = CqlConfig {
+        request_timeout: Duration::from_secs(2),
+        deadline: Duration::from_secs(4),
+        ..node.config()
+    };
+    let mut via = Proxied::new(&node, short).await;
+    let (hit, mut hits) = mpsc::unbounded_channel();
+    let refuse = RequestRule(
+        Condition::RequestOpcode(RequestOpcode::Execute),
+        RequestReaction::forge_with_error(example_db_errors::unavailable())
+            .with_feedback_when_performed(hit),
+    );
+    via.proxy.running_nodes[0].change_request_rules(Some(vec![refuse]));
+    let answer = via.store.claim(&ask(), now_ms()).await;
+    assert!(is_unavailable(&answer), "{answer:?}");
+    let mut sent = 0_u64;
+    while hits.try_recv().is_ok() {
+        sent += 1;
+    }
+    // The shortest pauses: 20, 40, 80, 160, then 320 ms each. Without growth there would be more than forty.
+    assert!(
+        (2..=18).contains(&sent),
+        "{sent} statements in four seconds"
+    );
+    assert_eq!(via.store.load().reissued, sent - 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_that_is_gone_is_unavailable() {
     let Some(node) = Node::get().await else {
         return;
