@@ -423,6 +423,7 @@ impl<L: EventLog, S: Store, H: Send> Loop<L, S, H> {
             bytes: self.in_flight_bytes,
         };
         self.path.metrics.load(in_flight, owned);
+        self.path.metrics.asking(self.path.asking.limit());
         let positions = self.consumer.positions();
         self.figures.lags(&self.path, &positions);
         self.figures.clock(&self.path, now);

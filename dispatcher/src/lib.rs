@@ -9,6 +9,7 @@
 //!
 //! Not here: Kafka, SQL, CQL, which are behind the ports; the machine's clock, which is behind [`runtime::Clock`].
 
+mod asking;
 pub mod config;
 pub mod consume;
 pub mod decide;

@@ -30,6 +30,7 @@ pub struct Metrics {
     unrouted: Counter<u64>,
     infrastructure_errors: Counter<u64>,
     in_flight: Gauge<u64>,
+    claims_at_once: Gauge<u64>,
     destination_paused: Gauge<u64>,
     partitions_owned: Gauge<u64>,
     lag: Gauge<i64>,
@@ -88,6 +89,10 @@ impl Metrics {
                 "failed calls of the log or the store, tried again",
             ),
             in_flight: gauge("fencepost_in_flight", "deliveries in work"),
+            claims_at_once: gauge(
+                "fencepost_claims_at_once",
+                "claims that may be asked of the store at once",
+            ),
             destination_paused: gauge(
                 "fencepost_destination_paused",
                 "1 while a destination is paused, by cause",
@@ -190,6 +195,11 @@ impl Metrics {
         self.in_flight.record(in_flight.deliveries as u64, &[]);
         self.loads.in_flight_bytes(in_flight.bytes);
         self.partitions_owned.record(partitions_owned as u64, &[]);
+    }
+
+    /// Claims that may be asked of the store at once, now.
+    pub fn asking(&self, limit: usize) {
+        self.claims_at_once.record(limit as u64, &[]);
     }
 
     /// What of a partition is in work, now.

@@ -6,6 +6,7 @@ mod settle;
 mod wait;
 
 use crate::{
+    asking::Asking,
     config::{
         DestinationConfig, DispatcherConfig, RetryConfig, RouteConfig, SourcePolicy, WhilePaused,
     },
@@ -36,6 +37,7 @@ pub struct Path<L, S, H> {
     gates: Gates,
     pub(crate) pauses: Pauses,
     pub(crate) held: HeldBudget,
+    pub(crate) asking: Asking,
     pub(crate) metrics: Metrics,
 }
 
@@ -265,7 +267,13 @@ async fn claim<L: EventLog, S: Store, H: Send>(
             .get(&delivery.webhook.source)
             .map_or_else(Reopen::default, |policy| policy.reopen),
     };
-    let answer = wait::insist(path, job, || path.store.claim(&ask, path.clock.now_ms())).await?;
+    let answer = wait::insist(path, job, || async {
+        let turn = wait::turn(path, job).await?;
+        let answer = path.store.claim(&ask, path.clock.now_ms()).await;
+        turn.done(answer.is_ok());
+        answer.map_err(Infra::from)
+    })
+    .await?;
     path.metrics.claim(match &answer {
         Claim::Claimed(Held {
             interrupted: Some(_),
@@ -501,6 +509,7 @@ impl<L, S, H> Path<L, S, H> {
             gates: Gates::new(&parts.destinations, &parts.config, &metrics),
             pauses: Pauses::new(&parts.destinations),
             held: HeldBudget::new(parts.config.held_bytes_max),
+            asking: Asking::new(parts.config.in_flight_max),
             metrics,
             parts,
         }

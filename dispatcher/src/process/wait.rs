@@ -3,6 +3,7 @@
 
 use super::{Finished, Infra, Job, Path, Place};
 use crate::{
+    asking::Turn,
     config::{DestinationConfig, WhilePaused},
     decide::{self, Standing},
     gate::{self, Ask, Class, Entered, Entry, Refused},
@@ -167,6 +168,15 @@ fn deferral_tier(cause: Cause, deferred: u32, jitter: f64) -> DelayTier {
         .clamp(least, most)
 }
 
+/// Waits for the turn to ask the store for a claim.
+pub(super) async fn turn<L, S, H>(path: &Path<L, S, H>, job: &Job) -> Result<Turn, Infra> {
+    tokio::select! {
+        biased;
+        () = job.owned.cancelled() => Err(Infra::Abandoned),
+        turn = path.asking.turn() => Ok(turn),
+    }
+}
+
 /// Waits, unless ownership ends first.
 pub(super) async fn pause(job: &Job, pause: Duration) -> Result<(), Infra> {
     tokio::select! {
@@ -229,7 +239,10 @@ where
             Ok(answer) => return Ok(answer),
             Err(error) => error.into(),
         };
-        if matches!(error, Infra::Log(ProduceError::TooLarge { .. })) {
+        if matches!(
+            error,
+            Infra::Log(ProduceError::TooLarge { .. }) | Infra::Abandoned
+        ) {
             return Err(error);
         }
         path.metrics.infrastructure_error(match &error {
