@@ -199,7 +199,9 @@ async fn remembered(stores: &Stores, completed: &[(DeliveryKey, Row)]) {
 async fn claim(store: &CqlStore, ask: &ClaimAsk) -> Held {
     match insist(|| store.claim(ask, now_ms())).await {
         Claim::Claimed(held) => held,
-        other => panic!("not claimed: {other:?}"),
+        other @ (Claim::Busy { .. } | Claim::Superseded | Claim::Ended { .. }) => {
+            panic!("not claimed: {other:?}")
+        }
     }
 }
 
