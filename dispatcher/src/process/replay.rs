@@ -28,8 +28,9 @@ pub(super) async fn is_replay<L: EventLog, S: Store, H: Send>(
     let Some(window) = policy.and_then(|policy| policy.replay_window) else {
         return Ok(false);
     };
-    // A delivery that an attempt has scheduled was let through before.
-    if job.delivery.fence.is_some() {
+    // What an attempt has scheduled, or was put off, was let through before; by now the window may have passed, and the row be
+    // another id's.
+    if job.delivery.fence.is_some() || job.delivery.deferred > 0 {
         return Ok(false);
     }
     let ask = ask(&job.delivery.key(), &webhook.body, window);
