@@ -24,7 +24,8 @@ pub(super) struct Figures {
     /// Partitions of which something was told last.
     told: BTreeSet<u32>,
     heads: Heads,
-    /// Least of our clock without the append time, by partition, of the webhooks since the last look.
+    /// Least of our clock without the append time, by partition, of the webhooks since the last look, of partitions that had no
+    /// backlog then.
     leads_ms: BTreeMap<u32, i64>,
     skew: Skew,
     jumps: Jumps,
@@ -35,7 +36,8 @@ pub(super) struct Figures {
 impl Figures {
     /// A record came in.
     pub(super) fn received(&mut self, record: &Received, now_ms: i64) {
-        if record.topic == Topic::Webhooks {
+        // What came in with a backlog was not just appended, its last record neither.
+        if record.topic == Topic::Webhooks && self.has_no_backlog(record.partition) {
             let lead_ms = now_ms.saturating_sub(record.appended_at_ms);
             let least = self.leads_ms.entry(record.partition).or_insert(lead_ms);
             *least = lead_ms.min(*least);
@@ -53,7 +55,7 @@ impl Figures {
         }
     }
 
-    /// Lags, and what they say of the clock: a record was just appended when there was none behind it.
+    /// Lags, and what they say of the clock: a record was just appended when there was none behind it, nor before it.
     pub(super) fn lags<L, S, H>(&mut self, path: &Path<L, S, H>, positions: &[Position]) {
         let mut lags = BTreeMap::new();
         for position in positions {
@@ -75,7 +77,7 @@ impl Figures {
     /// How far our clock is from the log's.
     pub(super) fn clock<L, S, H>(&mut self, path: &Path<L, S, H>, now: Instant) {
         for (partition, lead_ms) in std::mem::take(&mut self.leads_ms) {
-            if self.lags.get(&(Topic::Webhooks, partition)) == Some(&0) {
+            if self.has_no_backlog(partition) {
                 self.skew.observe(now, lead_ms);
             }
         }
@@ -120,6 +122,11 @@ impl Figures {
         }
         self.told = told;
         news
+    }
+
+    /// As seen at the last look; false when it was not seen.
+    fn has_no_backlog(&self, partition: u32) -> bool {
+        self.lags.get(&(Topic::Webhooks, partition)) == Some(&0)
     }
 }
 
@@ -175,4 +182,72 @@ fn millis(duration: Duration) -> i64 {
 #[expect(clippy::cast_precision_loss, reason = "a metric; 2^53 ms are far away")]
 fn seconds(ms: i64) -> f64 {
     ms as f64 / 1_000.0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{DispatcherConfig, process::Parts};
+    use event_log::Epoch;
+    use runtime::{Clock, Dice};
+    use schemas::{Codec, TopicNames};
+
+    fn path() -> Path<(), (), ()> {
+        Path::new(Parts {
+            log: (),
+            store: (),
+            send: (),
+            codec: Codec::default(),
+            clock: Clock::manual(0),
+            dice: Dice::system(),
+            names: TopicNames::new("fencepost"),
+            config: DispatcherConfig::default(),
+            destinations: BTreeMap::new(),
+            routes: Vec::new(),
+            sources: BTreeMap::new(),
+            store_deadline: Duration::from_secs(2),
+        })
+    }
+
+    fn record(offset: i64, appended_at_ms: i64) -> Received {
+        Received {
+            topic: Topic::Webhooks,
+            partition: 0,
+            offset,
+            epoch: Epoch(1),
+            appended_at_ms,
+            key: "d1".into(),
+            value: "{}".into(),
+            headers: Vec::new(),
+        }
+    }
+
+    fn at(next_offset: i64, end_offset: i64) -> [Position; 1] {
+        [Position {
+            topic: Topic::Webhooks,
+            partition: 0,
+            next_offset,
+            end_offset: Some(end_offset),
+        }]
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_last_record_of_a_backlog_says_nothing_of_the_clock() {
+        let (path, now) = (path(), Instant::now());
+        let mut figures = Figures::default();
+        // After a start, before anything is known; and after a look that saw it.
+        for (offset, seen) in [(0, None), (1, Some(at(1, 2)))] {
+            if let Some(seen) = seen {
+                figures.lags(&path, &seen);
+            }
+            figures.received(&record(offset, 0), 600_000);
+            figures.lags(&path, &at(offset + 1, offset + 1));
+            figures.clock(&path, now);
+            assert_eq!(figures.skew.lead_ms(now), None);
+        }
+        figures.received(&record(2, 700_000), 700_004);
+        figures.lags(&path, &at(3, 3));
+        figures.clock(&path, now);
+        assert_eq!(figures.skew.lead_ms(now), Some(4));
+    }
 }
