@@ -138,7 +138,7 @@ impl Gates {
         let gate = |(name, destination): (&String, &DestinationConfig)| {
             let door = Door::new(bounds(destination, config));
             let shown = door.shown();
-            metrics.gate(name, shown.number, door.limit());
+            metrics.gate(name, shown.number, shown.limit);
             let state = State {
                 door,
                 load: Load::default(),
@@ -318,17 +318,19 @@ impl Gate {
     /// closed; and an operator learns of it.
     fn settle(&self, state: &mut State, moved: bool) {
         let shown = state.door.shown();
-        if shown != state.shown {
-            self.tell(state.shown, shown, state.door.limit());
-            state.shown = shown;
+        let before = std::mem::replace(&mut state.shown, shown);
+        if shown != before {
+            self.tell(before, shown);
+        }
+        if (shown.state, shown.spared) != (before.state, before.spared) {
             state.door.queue.wakers().for_each(|it| it.notify_one());
         } else if moved && let Some((_, waker)) = state.door.queue.front() {
             waker.notify_one();
         }
     }
 
-    fn tell(&self, before: Shown, after: Shown, limit: usize) {
-        let destination = &self.destination;
+    fn tell(&self, before: Shown, after: Shown) {
+        let (destination, limit) = (&self.destination, after.limit);
         self.metrics.gate(destination, after.number, limit);
         if before.state != after.state {
             let (from, to) = (before.state, after.state);
@@ -404,5 +406,36 @@ impl Drop for Waiting {
                 self.gate.crowd().leave(self.bytes);
             });
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::outcome::of_status;
+
+    #[tokio::test(start_paused = true)]
+    async fn an_operator_sees_every_step_of_the_limit() {
+        let url = "https://billing.example/".parse().unwrap();
+        let destinations = BTreeMap::from([("billing".to_owned(), DestinationConfig::to(url))]);
+        let gates = Gates::new(&destinations, &DispatcherConfig::default(), &Metrics::new());
+        let clock = Clock::manual(0);
+        let ask = Ask {
+            destination: "billing",
+            class: Class::First,
+            bytes: 1,
+        };
+        let mut seen = vec![gates.gates["billing"].lock().shown.limit];
+        for status in [429, 429, 204, 204, 204, 204] {
+            let Entry::Entered(room) = gates.enter(ask, &clock).await else {
+                panic!("the pause is over");
+            };
+            let outcome = of_status(status, None, &[], 0);
+            room.attempt(&clock, async { outcome }).await;
+            drop(room);
+            seen.push(gates.gates["billing"].lock().shown.limit);
+            clock.advance(60_000);
+        }
+        assert_eq!(seen, [16, 8, 4, 4, 4, 4, 5]);
     }
 }

@@ -61,7 +61,9 @@ pub(super) enum Answer {
 pub(super) struct Shown {
     pub(super) state: &'static str,
     pub(super) number: u64,
-    /// Fewer attempts at once than configured.
+    /// Attempts at once.
+    pub(super) limit: usize,
+    /// Fewer of them than configured.
     pub(super) spared: bool,
 }
 
@@ -210,6 +212,7 @@ impl<W> Door<W> {
         Shown {
             state,
             number,
+            limit: self.limit(),
             spared: self.limit() < self.bounds.concurrency,
         }
     }
