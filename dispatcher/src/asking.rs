@@ -67,6 +67,12 @@ impl Asking {
         self.lock().now
     }
 
+    /// Whether so many calls came to nothing that nothing is decided at all.
+    pub(crate) fn is_store_away(&self) -> bool {
+        let limit = *self.lock();
+        limit.now == ASKING_MIN && limit.most > ASKING_MIN
+    }
+
     fn lock(&self) -> MutexGuard<'_, Limit> {
         self.limit.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -130,6 +136,7 @@ mod tests {
         }
         all.drain(..).for_each(|turn| turn.done(false));
         assert_eq!(asking.limit(), ASKING_MIN);
+        assert!(asking.is_store_away());
         assert_eq!(asking.turns.available_permits(), ASKING_MIN);
         let mut rounds = Vec::new();
         while asking.limit() < 64 {
@@ -141,6 +148,7 @@ mod tests {
             round.drain(..).for_each(|turn| turn.done(true));
         }
         assert_eq!(rounds, [4, 8, 16, 32]);
+        assert!(!asking.is_store_away());
         assert_eq!(asking.turns.available_permits(), 64);
     }
 

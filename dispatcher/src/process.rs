@@ -168,9 +168,10 @@ pub async fn process<L: EventLog, S: Store, H: Send>(
         job.waiting.on(On::Room);
         let room = match wait::room(path, job, paused).await? {
             Entry::Entered(room) => room,
-            Entry::Refused(refused) => {
-                return wait::defer(path, job, wait::Cause::Refused(refused)).await;
-            }
+            Entry::Refused(refused) => match wait::refused(path, job, refused).await? {
+                Some(finished) => return Ok(finished),
+                None => continue,
+            },
         };
         // 1
         job.waiting.on(On::Claim);

@@ -9,6 +9,7 @@ use crate::{
     gate::{self, Ask, Class, Entered, Entry, Refused},
     publish,
     send::Send,
+    waiting::On,
 };
 use dedup_store::Store;
 use event_log::{Appended, EventLog, ProduceError, Record};
@@ -23,6 +24,8 @@ const IN_TRANSITION_PAUSE_MS: u64 = 250;
 /// What is paused goes round this tier: each round writes the whole record again, and a resumed destination waits for the
 /// end of one.
 const PAUSED_TIER: DelayTier = DelayTier::M10;
+/// Until the gate is asked again by one that found no room while the store was away.
+const STORE_PAUSE: Duration = Duration::from_secs(1);
 /// Pauses between tries of a failing port.
 const INSIST_PAUSE_MIN: Duration = Duration::from_millis(100);
 const INSIST_PAUSE_MAX: Duration = Duration::from_secs(5);
@@ -119,6 +122,21 @@ pub(super) enum Cause {
     Paused,
     /// Somebody else holds the claim.
     Busy,
+}
+
+/// The gate did not let it in: it is put off. None: the gate shall be asked again. For want of room nobody is put off
+/// while the store is away: those who wait for the store have the room, and a round through a tier would only add writes.
+pub(super) async fn refused<L: EventLog, S: Store, H: Send>(
+    path: &Path<L, S, H>,
+    job: &mut Job,
+    refused: Refused,
+) -> Result<Option<Finished>, Infra> {
+    if refused.cause == gate::Cause::NoRoom && path.asking.is_store_away() {
+        job.waiting.on(On::Claim);
+        pause(job, STORE_PAUSE).await?;
+        return Ok(None);
+    }
+    defer(path, job, Cause::Refused(refused)).await.map(Some)
 }
 
 /// Puts the record into a tier with the same fence and attempt: no claim was made.

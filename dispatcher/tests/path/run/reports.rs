@@ -42,6 +42,30 @@ async fn a_rebalance_in_mid_pause_stops_nothing() {
     assert!(only.stop().await.is_ok());
 }
 
+/// The log waits for a store that is away: what is in work stays in memory, the rest is not read, and nothing goes round the
+/// tiers but what had no room before that was known.
+#[tokio::test(start_paused = true)]
+async fn while_the_store_is_away_the_backlog_stays_where_it_is() {
+    let world = World::new(2, Faults::default());
+    world.store.inner.fail_next(u32::MAX);
+    let only = Running::start(&world);
+    publish(&world, "a", 20).await;
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    publish(&world, "b", 3_000).await;
+    tokio::time::sleep(Duration::from_mins(5)).await;
+    let in_tiers = || {
+        let tiers = DelayTier::ALL.map(Topic::Delay).into_iter();
+        tiers.map(|tier| world.log.inner.records(tier).len()).sum()
+    };
+    let deferred: usize = in_tiers();
+    assert!(deferred < 20, "{deferred}");
+    world.store.inner.heal();
+    until_committed(&world).await;
+    eventually("all is sent", || world.send.sent().len() == 3_020).await;
+    check_watermarks(&world);
+    assert!(only.stop().await.is_ok());
+}
+
 /// T27 (spring-kafka 1994): what travels with a delivery does not grow with its attempts, and the dead letter fits.
 #[tokio::test(start_paused = true)]
 async fn twenty_attempts_make_no_record_larger() {
