@@ -85,7 +85,7 @@ async fn run(cli: Cli) -> Result<ExitCode, Failure> {
             let found = store::get(&args, &sound(load()?)?, Clock::system().now_ms()).await?;
             let Some(text) = found else {
                 complain(
-                    "the store knows nothing of this delivery: never seen, expired or mistyped",
+                    "the store knows nothing of this delivery: never tried yet (its destination may be paused or down), expired or mistyped",
                 );
                 return Ok(ExitCode::from(1));
             };

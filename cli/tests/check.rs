@@ -116,7 +116,7 @@ const MISTAKES: [(&str, &str, &str, &str); 39] = [
         "# log",
         "partitions = \"many\"",
         "log.partitions",
-        "expected u32",
+        "expected a whole number",
     ),
     (
         "# store",

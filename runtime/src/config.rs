@@ -144,9 +144,10 @@ fn explain(kind: &Kind) -> String {
         Kind::MissingField(_) => "missing".to_owned(),
         // Of a wrong type the value says nothing, and it may be a secret that was written in the place of its name.
         Kind::InvalidType(Actual::Str(_), expected) => {
-            format!("expected {expected}, found a string")
+            format!("expected {}, found a string", in_words(expected))
         }
         Kind::InvalidType(found, expected) | Kind::InvalidValue(found, expected) => {
+            let expected = in_words(expected);
             let found = found.to_string().replace("unsigned int", "integer");
             format!(
                 "expected {expected}, found {}",
@@ -160,6 +161,19 @@ fn explain(kind: &Kind) -> String {
         | Kind::USizeOutOfRange(_)
         | Kind::Unsupported(_)
         | Kind::UnsupportedKey(..) => kind.to_string(),
+    }
+}
+
+/// A type as somebody knows it who writes TOML.
+fn in_words(expected: &str) -> String {
+    match expected {
+        "u8" => "a whole number from 0 to 255".to_owned(),
+        "u16" => "a whole number from 0 to 65535".to_owned(),
+        "u32" => "a whole number from 0 to 4294967295".to_owned(),
+        "u64" | "usize" => "a whole number from 0 on".to_owned(),
+        "f32" | "f64" => "a number".to_owned(),
+        table if table.starts_with("struct ") => "a table".to_owned(),
+        other => other.to_owned(),
     }
 }
 

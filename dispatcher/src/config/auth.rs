@@ -5,7 +5,7 @@ use http::{HeaderName, HeaderValue, header};
 use runtime::{Problem, SecretRef};
 use schemas::header as names;
 use serde::Deserialize;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use url::Url;
 
 /// Static headers of a destination; a request's head must stay one that servers take.
@@ -120,6 +120,7 @@ pub(super) fn check_headers(
     let mut wrong = |name: &str, message: &str| {
         problems.push(Problem::new(format!("{key}.{name}"), message));
     };
+    let mut seen = BTreeSet::new();
     for (name, text) in headers {
         let Ok(parsed) = HeaderName::from_bytes(name.as_bytes()) else {
             wrong(name, "is no name of a header");
@@ -129,6 +130,12 @@ pub(super) fn check_headers(
             wrong(name, "is set by `auth`");
         } else if is_ours(&parsed) {
             wrong(name, "is set by this program or belongs to the connection");
+        }
+        if !seen.insert(parsed.as_str().to_owned()) {
+            wrong(
+                name,
+                "is there twice: case does not matter in names of headers",
+            );
         }
         if let HeaderText::Text(text) = text
             && HeaderValue::from_str(text).is_err()

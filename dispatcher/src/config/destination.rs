@@ -227,7 +227,13 @@ impl DestinationConfig {
         let unjudged = is_name && (self.allow_cidrs.is_empty() || self.proxy.is_some());
         if unjudged && !self.is_public_port(url) {
             let port = url.port_or_known_default().unwrap_or_default();
-            let message = format!("port {port} is none of 80, 443 and 8443; name it in `ports`");
+            let or_inside = if self.proxy.is_some() {
+                ""
+            } else {
+                ", or its network in `allow_cidrs` if the address is not public"
+            };
+            let message =
+                format!("port {port} is none of 80, 443 and 8443; name it in `ports`{or_inside}");
             problems.push(Problem::new(key, message));
         }
         if self.proxy.is_some() && url.scheme() == "http" {

@@ -263,6 +263,9 @@ fn read(status: u16, answer: &[u8]) -> Result<(HeaderValue, Duration), Failure> 
     if !answer.token_type.eq_ignore_ascii_case("bearer") {
         return Err(Failure::new("the token is of a type that is not known"));
     }
+    if answer.access_token.is_empty() {
+        return Err(Failure::new("http status 200, but the token is empty"));
+    }
     let value = auth::bearer(answer.access_token.as_bytes())
         .map_err(|_unusable| Failure::new("the token can not stand in a header"))?;
     let told_s = match answer.expires_in {
@@ -310,6 +313,7 @@ mod tests {
             "[]",
             r#"{"access_token":1,"token_type":"bearer"}"#,
             r#"{"access_token":"a"}"#,
+            r#"{"access_token":"","token_type":"bearer"}"#,
             r#"{"access_token":"a\nb","token_type":"bearer"}"#,
             r#"{"access_token":"hunter2","token_type":"mac"}"#,
         ] {

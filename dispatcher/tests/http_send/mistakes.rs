@@ -95,6 +95,10 @@ fn headers() {
         json!({ "headers": { "x-lines": "a\r\nb" } }),
         &["d.headers.x-lines"],
     );
+    found(
+        json!({ "headers": { "X-Key": "a", "x-key": "b" } }),
+        &["d.headers.x-key"],
+    );
     let both = json!({ "headers": { "Authorization": "x" }, "auth": { "bearer": { "env": "T" } } });
     found(both, &["d.headers.Authorization"]);
     let error = mistakes(json!({ "headers": { "x-key": 1 } })).unwrap_err();

@@ -129,7 +129,15 @@ fn one_mistake_each_with_its_key_and_place() {
         ),
         (
             "[log]\npartitions = \"4\"",
-            "log.partitions: expected u32, found a string (f.toml, line 2)",
+            "log.partitions: expected a whole number from 0 to 4294967295, found a string (f.toml, line 2)",
+        ),
+        (
+            "[log]\npartitions = 4294967296",
+            "log.partitions: expected a whole number from 0 to 4294967295, found integer `4294967296` (f.toml, line 2)",
+        ),
+        (
+            "log = \"kafka\"",
+            "log: expected a table, found a string (f.toml, line 1)",
         ),
         (
             "[log]\nkind = \"redis\"",
@@ -198,7 +206,9 @@ fn mistakes_in_a_table_with_a_kind_have_their_key_too() {
 fn a_variable_is_named_as_the_place() {
     assert_eq!(
         problems("", &[("FENCEPOST_LOG__PARTITIONS", "many")]),
-        ["log.partitions: expected u32, found a string (FENCEPOST_LOG__PARTITIONS)"]
+        [
+            "log.partitions: expected a whole number from 0 to 4294967295, found a string (FENCEPOST_LOG__PARTITIONS)"
+        ]
     );
     let found = problems("", &[("FENCEPOST_LOGS__KIND", "kafka")]);
     assert!(
