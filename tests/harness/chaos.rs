@@ -14,9 +14,9 @@ pub fn seed(otherwise: u64) -> u64 {
     number("CHAOS_SEED").unwrap_or(otherwise)
 }
 
-/// `CHAOS_MINUTES`; none when nobody asked for a run.
-pub fn minutes() -> Option<u64> {
-    number("CHAOS_MINUTES")
+/// `CHAOS_MINUTES`, or `otherwise`.
+pub fn minutes(otherwise: u64) -> u64 {
+    number("CHAOS_MINUTES").unwrap_or(otherwise)
 }
 
 /// # Panics

@@ -78,7 +78,7 @@ impl Oracle {
             report.obligations += 1;
             let accepted = arrivals
                 .get(&(path.clone(), id.clone()))
-                .is_some_and(|all| all.iter().any(|arrival| arrival.accepted()));
+                .is_some_and(|all| all.iter().any(|it| it.accepted() || it.uncertain));
             let dead_lettered = dead.contains(&(path.clone(), id.clone()));
             report.delivered += usize::from(accepted);
             report.dead_lettered += usize::from(dead_lettered);
@@ -267,6 +267,7 @@ mod tests {
             status: Some(status),
             at_ms,
             answered_at_ms: Some(at_ms),
+            uncertain: false,
         }
     }
 
@@ -290,6 +291,20 @@ mod tests {
         let report = oracle(sent, vec![arrival("a", 200, 1), arrival("b", 500, 1)]).judge();
         assert_eq!((report.obligations, report.delivered), (2, 1));
         assert_eq!(ids(&report.lost), ["b"]);
+    }
+
+    #[test]
+    fn an_answer_that_may_not_have_got_out_leaves_nothing_open_and_makes_no_repeat() {
+        let mut uncertain = arrival("a", 200, 1);
+        uncertain.uncertain = true;
+        uncertain.status = None;
+        let alone = oracle(vec![sent("a", 200)], vec![uncertain.clone()]).judge();
+        assert!(alone.lost.is_empty());
+        let again = oracle(
+            vec![sent("a", 200)],
+            vec![uncertain, arrival("a", 200, 9_000)],
+        );
+        assert!(again.judge().doubled.is_empty());
     }
 
     #[test]

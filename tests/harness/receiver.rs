@@ -71,6 +71,8 @@ pub struct Arrival {
     pub status: Option<u16>,
     /// When it was answered, milliseconds since the Unix epoch.
     pub answered_at_ms: Option<i64>,
+    /// It was answered, but nobody knows whether the answer got out: no obligation is open, and no repeat is one.
+    pub uncertain: bool,
     /// When its body had arrived, milliseconds since the Unix epoch.
     pub at_ms: i64,
 }
@@ -186,8 +188,8 @@ impl Receiver {
         format!("http://{}{path}", self.address)
     }
 
-    /// Refuses connections until [`Self::up`]. Open requests are cut off, and what was just answered counts as not answered:
-    /// it may not have got out.
+    /// Refuses connections until [`Self::up`]. Open requests are cut off, and what was just answered is
+    /// [`Arrival::uncertain`]: it may not have got out.
     pub async fn down(&mut self) {
         let Some(server) = self.server.take() else {
             return;
@@ -198,6 +200,7 @@ impl Receiver {
         let out_ms = now_ms() - GETTING_OUT_MS;
         for arrival in &mut lock(&self.shared.log).arrivals {
             if arrival.answered_at_ms.is_some_and(|at_ms| at_ms > out_ms) {
+                arrival.uncertain = arrival.accepted();
                 arrival.status = None;
                 arrival.answered_at_ms = None;
             }
@@ -308,6 +311,7 @@ async fn receive(shared: Arc<Shared>, request: Request<Incoming>) -> io::Result<
             status: None,
             at_ms: now_ms(),
             answered_at_ms: None,
+            uncertain: false,
             headers: head.headers,
         });
         (number, reply)

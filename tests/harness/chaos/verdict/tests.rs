@@ -31,6 +31,7 @@ fn arrival(id: &str, attempt: u32, sent_by: usize, status: u16, at_ms: i64) -> A
         status: Some(status),
         at_ms,
         answered_at_ms: Some(at_ms),
+        uncertain: false,
     }
 }
 
