@@ -34,6 +34,10 @@ use std::{
 };
 use tokio::{sync::Notify, time::Instant};
 
+/// A Retry-After speaks for its own delivery for as long as `retry_after_max`; for all others of the destination only so long,
+/// else one wrong header shuts it for a day.
+const ASKED_MAX_MS: i64 = 600_000;
+
 /// The gates of all destinations.
 #[derive(Debug)]
 pub struct Gates {
@@ -188,7 +192,7 @@ fn bounds(destination: &DestinationConfig, config: &DispatcherConfig) -> Bounds 
             concurrency: destination.concurrency,
             penalty_ms: millis(breaker.penalty),
             penalty_max_ms: millis(breaker.open_max),
-            retry_after_max_ms: millis(config.retry_after_max),
+            retry_after_max_ms: millis(config.retry_after_max).min(ASKED_MAX_MS),
         };
         (breaking, sparing)
     });

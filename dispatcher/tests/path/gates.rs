@@ -216,6 +216,26 @@ async fn a_429_keeps_everybody_out_for_its_retry_after() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_retry_after_of_a_day_keeps_others_out_for_ten_minutes() {
+    let world = World::new(1, Faults::default());
+    let throttled = of_status(429, Some(b"86400"), &[], 0);
+    world.send.script([throttled, status(204)]);
+    world.publish(&webhook("d0", START_MS)).await;
+    let only = Running::start(&world);
+    eventually("the first is sent", || world.send.sent().len() == 1).await;
+    world.publish(&webhook("d1", START_MS)).await;
+    tokio::time::sleep(Duration::from_secs(590)).await;
+    assert_eq!(world.send.sent().len(), 1);
+    eventually("the other one is delivered", || completed(&world) == 1).await;
+    let sent = world.send.sent();
+    let ids: Vec<_> = sent.iter().map(|it| it.delivery_id.as_str()).collect();
+    assert_eq!(ids, ["d0", "d1"]);
+    let after_ms = sent[1].at_ms - sent[0].at_ms;
+    assert!((600_000..1_300_000).contains(&after_ms), "{after_ms}");
+    assert!(only.stop().await.is_ok());
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_rate_holds_in_every_second_and_only_what_waits_too_long_is_put_off() {
     let mut world = World::new(1, Faults::default());
     world.destinations.get_mut("billing").unwrap().rate = Some(RateConfig {
