@@ -192,7 +192,9 @@ allow_http = true
 allow_cidrs = ["127.0.0.0/8"]
 concurrency = 32
 retry = {{ base = "5s", factor = 1.0, attempts_max = {attempts_max} }}
+# These receivers fail each delivery for itself, on purpose. Out there it is the destination that is down, and is left alone.
 pause = {{ on_gone = false }}
+breaker = {{ enabled = false }}
 [[routes]]
 source = "github"
 {events}to = ["{name}"]
