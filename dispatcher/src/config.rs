@@ -45,7 +45,7 @@ pub struct DispatcherConfig {
     /// Body bytes of records in work at once in this process.
     pub in_flight_bytes_max: usize,
     /// The same two for one partition: beyond them, and beyond its equal share of the process's, no more of it is taken.
-    /// None: a quarter of the process's.
+    /// None: half of the process's.
     pub partition_in_flight_max: Option<usize>,
     pub partition_in_flight_bytes_max: Option<usize>,
     /// Records of one topic and partition from the first unfinished one on. What is finished behind it is read again after

@@ -91,9 +91,9 @@ impl Bounds {
         let bytes_of_one = config.partition_in_flight_bytes_max;
         Self {
             load: Load {
-                deliveries: of_one.unwrap_or(config.in_flight_max / 4).max(share),
+                deliveries: of_one.unwrap_or(config.in_flight_max / 2).max(share),
                 bytes: bytes_of_one
-                    .unwrap_or(config.in_flight_bytes_max / 4)
+                    .unwrap_or(config.in_flight_bytes_max / 2)
                     .max(bytes_share),
             },
             window_max: config.partition_window_max,
@@ -247,7 +247,7 @@ mod tests {
         assert_eq!(of(1), of(0));
         assert_eq!(of(2), load(512, 16 << 20));
         for owned in [4, 12, 1_000] {
-            assert_eq!(of(owned), load(256, 8 << 20), "{owned}");
+            assert_eq!(of(owned), load(512, 16 << 20), "{owned}");
         }
         let config = DispatcherConfig {
             partition_in_flight_max: Some(700),

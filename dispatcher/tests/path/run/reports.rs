@@ -144,23 +144,3 @@ async fn after_many_rebalances_nothing_counts_as_in_flight() {
     shutdown.cancel();
     assert!(task.await.unwrap().is_ok());
 }
-
-/// T35: the dead letters' topic is down for minutes. The record is neither lost nor does it block another one.
-#[tokio::test(start_paused = true)]
-async fn dead_letters_that_can_not_be_written_wait() {
-    let world = World::new(1, Faults::default());
-    // Whichever comes first.
-    world.send.script([status(404), status(204)]);
-    publish(&world, "a", 20).await;
-    world.log.inner.fail_produces(40, false);
-    let only = Running::start(&world);
-    eventually("all are sent", || world.send.sent().len() == 20).await;
-    tokio::time::sleep(Duration::from_secs(60)).await;
-    assert!(world.letters().is_empty());
-    assert!(world.log.inner.committed(Topic::Webhooks, 0) < 20);
-    check_watermarks(&world);
-    until_committed(&world).await;
-    assert_eq!(world.letters().len(), 1);
-    assert_eq!(world.send.sent().len(), 20);
-    assert!(only.stop().await.is_ok());
-}
